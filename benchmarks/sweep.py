@@ -1,0 +1,113 @@
+"""Cost of a sweep, as multiples of a plain transformers forward pass of the same batch.
+
+    python benchmarks/sweep.py
+
+GPT-2-small shape with random weights, 8 prompts × 16 tokens, 2 CPU threads. Forward passes are
+timed beside each sweep in the same run; figures are ratios of medians.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import transformers
+
+from unweave.batch import Readout
+from unweave.decompose.api import relevance
+from unweave.metrics import LOGIT_DIFFERENCE
+from unweave.model.loading import from_transformers
+from unweave.model.model import Model
+
+
+def timed(call: Callable[[], object], repeats: int) -> list[float]:
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def prompts(batch: int, length: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor, Readout]:
+    draw = torch.Generator().manual_seed(0)
+    clean = torch.randint(0, vocab, (batch, length), generator=draw)
+    corrupted = torch.randint(0, vocab, (batch, length), generator=draw)
+    ids = torch.randint(0, vocab, (2, batch, 1), generator=draw)
+    read = torch.full((batch,), length - 1)
+    return clean, corrupted, Readout(LOGIT_DIFFERENCE, ids[0], ids[1], read)
+
+
+def ratio(
+    model: Model,
+    reference: Callable[[torch.Tensor], object],
+    batch: int,
+    length: int,
+    sources: list[str],
+    rules: str,
+    repeats: int,
+) -> float:
+    """Sweep time over forward time, both measured here and now."""
+    clean, corrupted, readout = prompts(batch, length, 50257)
+    reference(clean)
+    forward, sweep = [], []
+    for _ in range(repeats):
+        forward += timed(lambda: reference(clean), 5)
+        sweep += timed(
+            lambda: relevance(
+                model, clean, sources, readout, rules=rules, baseline=corrupted, pairs="heads"
+            ),
+            1,
+        )
+    forward += timed(lambda: reference(clean), 5)
+    return statistics.median(sweep) / statistics.median(forward)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rules", nargs="+", default=["paper", "removal"])
+    parser.add_argument("--skip-positions", action="store_true", help="leave out heads@positions")
+    parser.add_argument("--skip-growth", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(2)
+    torch.manual_seed(0)
+    hf = transformers.GPT2LMHeadModel(transformers.GPT2Config()).eval()
+    model = from_transformers(hf, name="gpt2-small shape")
+
+    def reference(tokens: torch.Tensor) -> object:
+        with torch.no_grad():
+            return hf(tokens, use_cache=False).logits
+
+    def show(label: str, *args: object) -> None:
+        print(f"{label:58s} {ratio(model, reference, *args):8.1f} forward passes", flush=True)
+
+    for rules in options.rules:
+        show(f"{rules}: 144 heads → metric, all pairs", 8, 16, ["heads"], rules, options.repeats)
+    if not options.skip_positions:
+        every = [f"heads@{i}" for i in range(16)]
+        show(f"{options.rules[0]}: 2304 heads@positions, all pairs", 8, 16, every,
+             options.rules[0], 1)
+    if options.skip_growth:
+        return
+    print("growth (forward passes of the 8-prompt batch; linear growth doubles the figure)")
+    for times in (1, 2, 4):
+        clean, corrupted, readout = prompts(2 * times, 16, 50257)
+        base, _, _ = prompts(8, 16, 50257)
+        forward = statistics.median(timed(lambda: reference(base), 5))
+        for label, sources in (("prompts", "heads"), ("sources", None)):
+            if sources is None:
+                clean, corrupted, readout = prompts(2, 16, 50257)
+                chosen = [f"a{layer}.h{head}" for head in range(3 * times) for layer in range(12)]
+            else:
+                chosen = [sources]
+            seconds = statistics.median(
+                timed(lambda: relevance(model, clean, chosen, readout, rules="paper",
+                                        baseline=corrupted), 3)
+            )
+            print(f"  {times}× {label:8s} {seconds / forward:8.1f}")
+
+
+if __name__ == "__main__":
+    main()

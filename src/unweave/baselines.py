@@ -1,0 +1,151 @@
+"""Baselines: the activation that stands for "without it", for sources and for ablation.
+
+A baseline gives, for every named point, one tensor per example: zeros, the mean over a reference
+distribution at the same position of the same template, or the paired counterfactual example's
+own activation (METHOD.md §6).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unweave.errors import UnweaveError
+from unweave.model.algebra import Plain
+from unweave.model.model import Model
+from unweave.model.program import Inputs, Stream, stages
+from unweave.sites import Point
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """Values by point, and for each example which row of them is its own.
+
+    Args:
+        name: "zero", "mean" or "counterfactual", or the user's own word.
+        values: One tensor a point; a point that is not there counts as zero.
+        rows: Row of `values` for each example; None when rows are the examples.
+    """
+
+    name: str
+    values: Mapping[Point, Float[Tensor, "row position *unit"]] = field(default_factory=dict)
+    rows: Int[Tensor, " batch"] | None = None
+
+    def at(
+        self,
+        point: Point,
+        total: Float[Tensor, "batch position *unit"],
+        left: Int[Tensor, "batch position"] | None = None,
+    ) -> Float[Tensor, "batch position *unit"]:
+        """The baseline of a point, shaped like the activation it stands for.
+
+        Args:
+            left: The positions that `total` holds, where it does not hold all.
+        """
+        if point not in self.values:
+            if self.values:
+                raise UnweaveError(
+                    f"baseline {self.name!r} holds nothing for {point}: record it there too"
+                )
+            return torch.zeros_like(total)
+        values = self.values[point]
+        values = values if self.rows is None else values[self.rows]
+        if left is not None:
+            values = values[torch.arange(len(left), device=left.device)[:, None], left]
+        if values.shape != total.shape:
+            raise UnweaveError(
+                f"baseline {self.name!r} has shape {tuple(values.shape)} at {point}, the prompts "
+                f"have {tuple(total.shape)}: they do not align; use baseline='counterfactual' "
+                "with paired prompts of one length, or 'zero'"
+            )
+        return values
+
+    def select(self, examples: slice) -> "Baseline":
+        """The baseline of a part of the batch."""
+        if self.rows is not None:
+            return replace(self, rows=self.rows[examples])
+        return replace(self, values={p: v[examples] for p, v in self.values.items()})
+
+
+ZERO = Baseline("zero")
+
+
+@dataclass(eq=False)
+class Read(Plain):
+    """A plain run that keeps the activations at some points."""
+
+    points: frozenset[Point]
+    found: dict[Point, Tensor] = field(default_factory=dict)
+
+    def at(self, x: Tensor, point: Point) -> Tensor:
+        if point in self.points:
+            self.found[point] = x
+        return x
+
+
+def activations(
+    model: Model, inputs: Inputs, points: Iterable[Point]
+) -> dict[Point, Float[Tensor, "batch position *unit"]]:
+    """Activations at named points of a plain run, which stops after the last of them."""
+    ops = Read(frozenset(points))
+    stream: Stream[Tensor] | None = None
+    with torch.no_grad():
+        for stage in stages(model.network, inputs):
+            if len(ops.found) == len(ops.points):
+                break
+            stream = stage.apply(ops, stream)
+    return ops.found
+
+
+def counterfactual(
+    model: Model, inputs: Inputs, points: Iterable[Point], rows_at_once: int = 32
+) -> Baseline:
+    """Each example's paired counterfactual prompt, run as it is."""
+    points = list(points)
+    parts = [
+        activations(model, inputs.select(slice(i, i + rows_at_once)), points)
+        for i in range(0, len(inputs.mask), rows_at_once)
+    ]
+    return Baseline("counterfactual", {p: torch.cat([x[p] for x in parts]) for p in points})
+
+
+def means(
+    model: Model,
+    reference: Inputs,
+    groups: Int[Tensor, " reference"],
+    rows: Int[Tensor, " batch"],
+    points: Iterable[Point],
+    rows_at_once: int = 32,
+) -> Baseline:
+    """Mean activation per group and position over reference prompts.
+
+    Args:
+        groups: Group of each reference prompt; prompts of a group align token by token.
+        rows: Group of each example that the baseline will serve.
+
+    Raises:
+        UnweaveError: When an example's group has no reference prompt.
+    """
+    points = list(points)
+    count = int(max(groups.max(), rows.max())) + 1
+    sizes = torch.bincount(groups, minlength=count)
+    missing = [g for g in rows.unique().tolist() if sizes[g] == 0]
+    if missing:
+        raise UnweaveError(
+            f"no reference prompt for groups {missing}: draw more reference prompts, or use "
+            "baseline='counterfactual'"
+        )
+    sums: dict[Point, Tensor] = {}
+    for i in range(0, len(reference.mask), rows_at_once):
+        part = slice(i, i + rows_at_once)
+        for point, x in activations(model, reference.select(part), points).items():
+            if point not in sums:
+                sums[point] = x.new_zeros(count, *x.shape[1:])
+            sums[point].index_add_(0, groups[part].to(x.device), x)
+    divisors = sizes.clamp(min=1)
+    values = {
+        p: s / divisors.to(s.device).reshape(-1, *(1,) * (s.ndim - 1)) for p, s in sums.items()
+    }
+    return Baseline("mean", values, rows)

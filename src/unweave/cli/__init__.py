@@ -1,0 +1,102 @@
+"""The command line. One file of this folder is one command.
+
+A command is registered from its own file and is found by folder discovery:
+
+    from unweave.cli import commands
+
+    @commands.register("check")
+    def check(model: str) -> None: ...
+
+A `typer.Typer` registered the same way becomes a group of commands. Every file is imported at
+start, so its top holds light imports only; torch, transformers and our own modules that need them
+are imported inside the function. A command that has to fail without an error raises `typer.Exit`.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from unweave import __version__
+from unweave.errors import UnweaveError
+from unweave.registry import Registry
+
+commands: Registry[Callable[..., None] | typer.Typer] = Registry("command", "unweave.cli")
+
+INTERRUPTED = 130  # the exit code that typer and shells give to Ctrl-C
+
+
+@dataclass
+class Settings:
+    """The global options, filled in while the command line is parsed."""
+
+    debug: bool = False
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        args: What follows `unweave` on the command line; taken from there if not given.
+
+    Returns:
+        The exit code: 0; 2 for an error that the user can mend, printed as one line; 130 when
+        interrupted; else what the command asked for with `typer.Exit`.
+    """
+    args = list(sys.argv[1:] if args is None else args)
+    settings = Settings()
+    try:
+        app = _build_app(settings)
+        code = app(args or ["--help"], prog_name="unweave", standalone_mode=False)
+    except (UnweaveError, typer.TyperException) as error:
+        if settings.debug:
+            raise
+        typer.echo(f"error: {_one_line(error)}", err=True)
+        return 2
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        typer.echo("interrupted", err=True)
+    return code or 0
+
+
+def _one_line(error: UnweaveError | typer.TyperException) -> str:
+    if not isinstance(error, typer.TyperException):
+        return " ".join(str(error).splitlines())
+    message = " ".join(error.format_message().splitlines())
+    context = getattr(error, "ctx", None)
+    return f"{message} (see {context.command_path} --help)" if context else message
+
+
+def _build_app(settings: Settings) -> typer.Typer:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+    @app.callback()
+    def root(
+        debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
+        version: Annotated[
+            bool,
+            typer.Option(
+                "--version", callback=_show_version, is_eager=True, help="Show the version."
+            ),
+        ] = False,
+    ) -> None:
+        """Find circuits in transformers by contextual decomposition."""
+        settings.debug = debug
+
+    for name in commands:
+        entry = commands[name]
+        if isinstance(entry, typer.Typer):
+            app.add_typer(entry, name=name)
+        else:
+            app.command(name)(entry)
+    return app
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"unweave {__version__}")
+        raise typer.Exit
+    return wanted

@@ -1,0 +1,1 @@
+"""Contextual decomposition: relevant parts, pushed forward through the network by rules."""

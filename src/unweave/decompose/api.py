@@ -1,0 +1,401 @@
+"""`decompose` and `relevance`: the public face of the engine."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unweave.baselines import ZERO, Baseline, counterfactual
+from unweave.batch import Batch, Readout
+from unweave.circuits import Scores
+from unweave.decompose.collect import Keep, MetricScores, Pairs, PairTarget, pair_targets
+from unweave.decompose.drive import Interrupted, Job, drive
+from unweave.decompose.plan import memory_budget
+from unweave.decompose.rules import linear_without_bias
+from unweave.decompose.ruleset import RuleSet, find_rules
+from unweave.decompose.sources import Source, position_index, read_sources
+from unweave.errors import UnweaveError
+from unweave.model.model import Model
+from unweave.model.program import Inputs, logits
+from unweave.model.weights import Head, Linear, Network
+from unweave.sites import Point, Site, parse
+
+Text = str | Sequence[str] | Int[Tensor, "batch position"] | Inputs
+Measure = Literal["ratio", "share", "signed"]
+Precision = Literal["float64", "tf32"]
+
+LOGITS = Point("logits")
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposition:
+    """Relevant parts of every source at every target.
+
+    Args:
+        sources: Names, in the order of the source axis.
+        rel: By target name, β: [source, batch, position, …].
+        total: By target name, T: [batch, position, …].
+        completeness: How far the totals lie from a plain run of the model (rounding only).
+    """
+
+    sources: tuple[str, ...]
+    rel: Mapping[str, Float[Tensor, "source batch position *unit"]]
+    total: Mapping[str, Float[Tensor, "batch position *unit"]]
+    mask: Tensor
+    completeness: float
+
+    def rest(self, target: str) -> Float[Tensor, "source batch position *unit"]:
+        """γ = T − β."""
+        return self.total[target] - self.rel[target]
+
+    def relevance(
+        self, target: str, measure: Literal["ratio", "share"] = "ratio"
+    ) -> Float[Tensor, "source batch"]:
+        """R(s, t) per example: ‖β‖₁/‖γ‖₁ (eq. 18), or ‖β‖₁/(‖β‖₁ + ‖γ‖₁)."""
+        if target not in self.rel:
+            raise UnweaveError(f"{target!r} was not a target: known are {', '.join(self.rel)}")
+        rel, rest = self.rel[target], self.rest(target)
+        mask = self.mask if self.mask.shape[1] == rel.shape[2] else self.mask[:, : rel.shape[2]]
+        mask = mask.reshape(*mask.shape, *(1,) * (rel.ndim - 3))
+        size = (rel.abs() * mask).flatten(2).sum(-1)
+        other = (rest.abs() * mask).flatten(2).sum(-1)
+        whole = other if measure == "ratio" else size + other
+        return torch.where(size == 0, 0.0, size / whole.clamp(min=torch.finfo(size.dtype).tiny))
+
+    def __repr__(self) -> str:
+        return (
+            f"Decomposition({len(self.sources)} sources → {', '.join(self.rel)}; "
+            f"completeness {self.completeness:.0e})"
+        )
+
+
+def decompose(
+    model: Model,
+    tokens: Text,
+    sources: "str | Sequence[str | Site | Sequence[str | Site]]",
+    targets: "str | Sequence[str]" = ("logits",),
+    rules: str | RuleSet = "paper",
+    baseline: "str | Baseline | Text" = "zero",
+    positions: Mapping[str, Int[Tensor, " batch"]] | None = None,
+    columns: Sequence[int] | None = None,
+    memory: str | int | None = None,
+    precision: Precision | None = None,
+) -> Decomposition:
+    """Splits activations at the targets into each source's relevant part and the rest.
+
+    Args:
+        tokens: A text, texts (padded, masked), or token ids [batch, position].
+        sources: Site names; an inner list makes several sites one source; "heads" is all heads.
+        targets: Site names, and "logits".
+        rules: A rule set, its name, or a name with changes ("paper, attention=frozen").
+        baseline: What sources are compared with: "zero", a `Baseline`, or counterfactual tokens.
+        positions: Named positions: the index in each example.
+        columns: Logit columns to compute; None for all.
+        memory: Budget such as "4GB"; None takes half of what is free.
+        precision: "float64", or "tf32" for products of relevant parts on a GPU.
+
+    Returns:
+        β and T at every target, and how complete the split is.
+    """
+    model = _with_precision(model, precision)
+    inputs, given = model.inputs(tokens), read_sources(model, sources)
+    names = [targets] if isinstance(targets, str) else list(targets)
+    sites = [parse(name) for name in names]
+    for site in sites:
+        model.check_site(site)
+    _warn_upstream(given, sites)
+    network = model.network
+    if columns is not None:
+        network = replace(network, head=_columns(network.head, torch.tensor(columns)))
+    points = frozenset(site.point for site in sites)
+    rule_set, named = find_rules(rules), dict(positions or {})
+    job = Job(
+        network=network,
+        inputs=inputs,
+        sources=given,
+        positions=named,
+        baseline=_baseline(model, baseline, given, points, inputs),
+        rules=rule_set,
+        reads=None,
+        last=max(points, key=lambda point: point.depth),
+        kept=0,
+        budget=memory_budget(memory, network.device),
+        tf32=precision == "tf32",
+    )
+    parts: list[Keep] = []
+
+    def collectors(part: slice) -> list[Keep]:
+        parts.append(Keep(points, len(given)))
+        return parts[-1:]
+
+    completeness = drive(job, collectors)
+    rel = {n: _joined([k.rel for k in parts], s, 1, inputs, named) for n, s in zip(names, sites)}
+    total = {n: _joined([k.total for k in parts], s, 0, inputs, named) for n, s in zip(names, sites)}
+    return Decomposition(tuple(map(str, given)), rel, total, inputs.mask, completeness)
+
+
+def relevance(
+    model: Model,
+    tokens: Text | Batch,
+    sources: "str | Sequence[str | Site | Sequence[str | Site]]" = "heads",
+    target: Readout | None = None,
+    rules: str | RuleSet = "removal",
+    baseline: "str | Baseline | Text" = "zero",
+    pairs: "str | Sequence[str]" = "heads",
+    positions: Mapping[str, Int[Tensor, " batch"]] | None = None,
+    normalise: bool = False,
+    memory: str | int | None = None,
+    precision: Precision | None = None,
+) -> Scores:
+    """Scores every source against a metric and against every inner target, in one sweep.
+
+    Args:
+        tokens: A `Batch` of a task (with its metric), or text with `target` given.
+        target: The metric, bound to answers and read positions; None takes the batch's own.
+        pairs: Inner targets for R(s, t): "heads", "heads@end", site names, or () for none.
+        normalise: Divide each score by the mean magnitude of its source's layer.
+
+    Returns:
+        Scores, averaged over examples. On Ctrl-C, those of the examples that were finished.
+    """
+    model = _with_precision(model, precision)
+    batch = tokens if isinstance(tokens, Batch) else None
+    inputs = batch.clean if batch is not None else model.inputs(tokens)
+    readout = target or (batch.readout if batch is not None else None)
+    if readout is None:
+        raise UnweaveError("no metric: pass target=Readout(…), or a task's batch as tokens")
+    named = dict(positions or (batch.positions if batch is not None else {}))
+    if batch is not None and baseline == "counterfactual":
+        baseline = batch.corrupted
+    given, rule_set = read_sources(model, sources), find_rules(rules)
+    inner = [s.sites[0] for s in read_sources(model, pairs)] if len(pairs) else []
+    points = frozenset(site.point for site in inner)
+    read = _reader(model, inputs, readout, rule_set)
+    job = Job(
+        network=read.network,
+        inputs=inputs,
+        sources=given,
+        positions=named,
+        baseline=_baseline(model, baseline, given, points, inputs),
+        rules=rule_set,
+        reads=readout.read[:, None],
+        last=LOGITS,
+        kept=0,
+        budget=memory_budget(memory, model.network.device),
+        tf32=precision == "tf32",
+    )
+    like = {"dtype": model.network.dtype, "device": model.network.device}
+    values = torch.zeros(len(given), len(inputs.mask), **like)
+    sums = torch.zeros(4, len(given), len(inner), **like)
+    finished = 0
+    pending: list[tuple[slice, Tensor]] = []
+
+    def collectors(part: slice) -> list:
+        nonlocal finished
+        _commit(pending, sums)
+        finished = part.start
+        fresh = torch.zeros_like(sums)
+        pending.append((part, fresh))
+        weights = None if read.weights is None else read.weights[part]
+        metric = MetricScores(read.readout.select(part), rule_set, weights, values[:, part])
+        sited = [PairTarget(s, position_index(s, inputs, named)) for s in inner]
+        sited = [replace(t, where=None if t.where is None else t.where[part]) for t in sited]
+        mask = inputs.mask if inputs.decoder is None else inputs.decoder.mask
+        return [
+            metric,
+            Pairs(pair_targets(sited), mask[part], job.baseline.select(part), *fresh),
+        ]
+
+    try:
+        drive(job, collectors)
+        finished = len(inputs.mask)
+        _commit(pending, sums)
+    except Interrupted as interrupt:
+        if interrupt.examples == 0:
+            raise
+        finished = interrupt.examples
+        warnings.warn(
+            f"interrupted: scores cover the first {finished} of {len(inputs.mask)} examples",
+            stacklevel=2,
+        )
+    examples = values[:, :finished]
+    mean = examples.mean(1)
+    if not torch.isfinite(mean).all():
+        worst = [str(given[i]) for i in (~torch.isfinite(mean)).nonzero().flatten().tolist()[:3]]
+        raise UnweaveError(
+            f"rules {rule_set.name!r} overflowed for {', '.join(worst)}: use precision='float64' "
+            "or recomputed norms (norm=removal)"
+        )
+    if normalise:
+        mean = _per_layer(mean, given)
+    measures = Pairs({}, inputs.mask, job.baseline, *sums).measures(finished) if inner else {}
+    return Scores(
+        tuple(map(str, given)),
+        mean.cpu(),
+        examples.cpu(),
+        tuple(map(str, inner)),
+        {name: value.cpu() for name, value in measures.items()},
+        {"rules": rule_set.name, "baseline": job.baseline.name, "model": model.name},
+    )
+
+
+def _commit(pending: list[tuple[slice, Tensor]], sums: Tensor) -> None:
+    """Adds the sums of finished parts; a part that ran out of memory is begun again instead."""
+    latest: dict[int, Tensor] = {}
+    for part, fresh in pending:
+        latest[part.start] = fresh
+    for fresh in latest.values():
+        sums += fresh
+    pending.clear()
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """How a metric is read at the logits' point: the head that runs, and linear weights."""
+
+    network: Network
+    readout: Readout
+    weights: Float[Tensor, "batch out"] | None
+
+
+def _reader(model: Model, inputs: Inputs, readout: Readout, rules: RuleSet) -> _Reader:
+    """Chooses the cheapest exact way to read the metric.
+
+    A linear readout through a head that is linear in β is one vector a example, pulled back
+    through the head; otherwise the head runs, with only the columns that the metric reads.
+    """
+    head, metric = model.network.head, readout.metric
+    linear = metric.linear or rules.readout == "gradient"
+    steps = [s for s in head.steps if not isinstance(s, float)]
+    pure = all(
+        isinstance(s, Linear) and (s.bias is None or rules.linear is linear_without_bias)
+        for s in steps
+    ) and not rules.clamps("head")
+    if linear:
+        weights = _metric_gradient(model, inputs, readout)
+        if pure:
+            for step in reversed(head.steps):
+                weights = weights * step if isinstance(step, float) else weights @ step.matrix
+            bare = replace(model.network, head=replace(head, steps=()))
+            return _Reader(bare, readout, weights)
+    else:
+        weights = None
+    if metric.local:
+        ids = torch.cat((readout.answers.flatten(), readout.distractors.flatten()))
+        columns, places = ids.clamp(min=0).unique(return_inverse=True)
+        places = torch.where(ids < 0, -1, places)
+        answers = places[: readout.answers.numel()].reshape(readout.answers.shape)
+        others = places[readout.answers.numel() :].reshape(readout.distractors.shape)
+        readout = replace(readout, answers=answers, distractors=others)
+        network = replace(model.network, head=_columns(head, columns))
+        weights = None if weights is None else weights[:, columns]
+        return _Reader(network, readout, weights)
+    return _Reader(model.network, readout, weights)
+
+
+def _metric_gradient(
+    model: Model, inputs: Inputs, readout: Readout, rows: int = 8
+) -> Float[Tensor, "batch out"]:
+    """∂metric/∂logits at T, a few examples at a time: logits of all positions are wide."""
+    parts = []
+    for i in range(0, len(inputs.mask), rows):
+        part = slice(i, i + rows)
+        if readout.metric.linear:
+            shape = (len(readout.read[part]), _outputs(model))
+            out = torch.zeros(shape, dtype=model.network.dtype, device=model.network.device)
+        else:
+            whole = logits(model.network, inputs.select(part))
+            at = readout.read[part] if whole.shape[1] > 1 else torch.zeros_like(readout.read[part])
+            out = whole[torch.arange(len(whole), device=whole.device), at]
+        parts.append(readout.select(part).gradient(out))
+    return torch.cat(parts)
+
+
+def _outputs(model: Model) -> int:
+    linears = [s for s in model.network.head.steps if isinstance(s, Linear)]
+    if not linears:
+        raise UnweaveError(f"{model.name} has no output head to read a metric from")
+    return len(linears[-1].matrix)
+
+
+def _columns(head: Head, columns: Int[Tensor, " n"]) -> Head:
+    """The head with only some outputs of its last linear map."""
+    last = max(i for i, step in enumerate(head.steps) if isinstance(step, Linear))
+    steps = list(head.steps)
+    step = steps[last]
+    assert isinstance(step, Linear)
+    steps[last] = step.rows(columns.to(step.weight.device))
+    return replace(head, steps=tuple(steps))
+
+
+def _baseline(
+    model: Model,
+    given: "str | Baseline | Text",
+    sources: Sequence[Source],
+    points: frozenset[Point],
+    inputs: Inputs,
+) -> Baseline:
+    """The baseline at every point of a source or a scored target."""
+    if isinstance(given, Baseline):
+        return given
+    if isinstance(given, str) and given == "zero":
+        return ZERO
+    if isinstance(given, str) and given in ("mean", "counterfactual"):
+        raise UnweaveError(
+            f"baseline {given!r} needs prompts: pass the counterfactual texts or tokens "
+            "themselves, or unweave.means(…)"
+        )
+    other = model.inputs(given)
+    if other.mask.shape != inputs.mask.shape:
+        raise UnweaveError(
+            f"counterfactual prompts are {tuple(other.mask.shape)} tokens, the clean ones "
+            f"{tuple(inputs.mask.shape)}: they must align token by token"
+        )
+    needed = {site.point for source in sources for site in source.sites} | points
+    return counterfactual(model, other, needed - {LOGITS})
+
+
+def _warn_upstream(sources: Sequence[Source], targets: Sequence[Site]) -> None:
+    first = min(source.first.depth for source in sources)
+    for target in targets:
+        if target.point.depth < first:
+            warnings.warn(
+                f"target {target} lies upstream of every source: its relevance is 0", stacklevel=3
+            )
+
+
+def _joined(
+    parts: Sequence[Mapping[Point, Tensor]], site: Site, axis: int, inputs: Inputs, named: Mapping
+) -> Tensor:
+    """The tensors of all parts at one site: its unit, its position."""
+    whole = torch.cat([part[site.point] for part in parts], dim=axis)
+    if site.unit is not None:
+        whole = whole.select(axis + 2, site.unit)
+    where = position_index(site, inputs, named)
+    if where is None:
+        return whole
+    examples = torch.arange(len(where), device=where.device)
+    picked = whole[:, examples, where] if axis else whole[examples, where]
+    return picked.unsqueeze(axis + 1)
+
+
+def _per_layer(values: Float[Tensor, " source"], sources: Sequence[Source]) -> Tensor:
+    layers = [(source.first.stack, source.first.layer) for source in sources]
+    scaled = values.clone()
+    for layer in set(layers):
+        here = torch.tensor([one == layer for one in layers])
+        scaled[here] = values[here] / values[here].abs().mean().clamp(min=1e-30)
+    return scaled
+
+
+def _with_precision(model: Model, precision: Precision | None) -> Model:
+    """Half-precision weights are widened: totals and elementwise work need float32."""
+    if precision == "float64":
+        return model if model.network.dtype == torch.float64 else model.to(torch.float64)
+    if model.network.dtype in (torch.float16, torch.bfloat16):
+        return model.to(torch.float32)
+    return model

@@ -1,0 +1,162 @@
+"""Collectors: what is taken from the splits as they pass the targets' points."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unweave.baselines import Baseline
+from unweave.batch import Readout
+from unweave.decompose.ruleset import RuleSet
+from unweave.decompose.split import Split
+from unweave.sites import Point, Site
+
+
+@dataclass(eq=False)
+class Keep:
+    """Keeps whole relevant parts at some points.
+
+    Args:
+        count: How many sources the run has.
+    """
+
+    points: frozenset[Point]
+    count: int
+    rel: dict[Point, Float[Tensor, "source batch position *unit"]] = field(default_factory=dict)
+    total: dict[Point, Float[Tensor, "batch position *unit"]] = field(default_factory=dict)
+
+    def take(self, x: Split, point: Point, chunk: range) -> None:
+        if point not in self.points:
+            return
+        if point not in self.rel:
+            self.rel[point] = x.total.new_zeros(self.count, *x.total.shape)
+            self.total[point] = x.total
+        if x.rel is not None:
+            self.rel[point][chunk.start : chunk.stop, :, x.start :] = x.rel
+
+
+@dataclass(frozen=True, eq=False)
+class PairTarget:
+    """A head (or all heads of a point) at one named position, or over all positions."""
+
+    site: Site
+    where: Int[Tensor, " batch"] | None
+
+
+@dataclass(eq=False)
+class Pairs:
+    """Sizes of β and γ at every target head, for R(s, t) of all pairs in one sweep.
+
+    Per source, target and example: ‖β‖₁, ‖γ‖₁ and ⟨β, T − μ⟩, summed over the examples as
+    Σ‖β‖/‖γ‖ (the paper's eq. 18), Σ‖β‖ and Σ‖γ‖ (for the ratio of means) and Σ⟨β, T − μ⟩.
+
+    Args:
+        targets: For each point, the column of each of its targets.
+        mask: Real tokens; padding never counts.
+    """
+
+    targets: Mapping[Point, list[tuple[int, int, Int[Tensor, " batch"] | None]]]
+    mask: Bool[Tensor, "batch position"]
+    baseline: Baseline
+    ratio: Float[Tensor, "source target"]
+    size: Float[Tensor, "source target"]
+    rest: Float[Tensor, "source target"]
+    signed: Float[Tensor, "source target"]
+
+    def take(self, x: Split, point: Point, chunk: range) -> None:
+        columns = self.targets.get(point)
+        if columns is None or x.rel is None:
+            return
+        rel, seen = x.rel, x.seen
+        # Per source, example, position and head; positions are summed below.
+        size = rel.abs().sum(-1)
+        rest = (seen - rel).abs_().sum(-1)
+        away = seen - self.baseline.at(point, x.total)[:, x.start :]
+        signed = torch.einsum("sbphd,bphd->sbph", rel, away)
+        early = x.total[:, : x.start].abs().sum(-1)
+        for wheres, columns_here, units in _by_position(columns):
+            self._add(chunk, columns_here, units, wheres, x.start, size, rest, signed, early)
+
+    def _add(self, chunk, columns, units, where, start, size, rest, signed, early) -> None:
+        rows = slice(chunk.start, chunk.stop)
+        if where is None:
+            mask = self.mask[:, :, None]
+            seen = mask[:, start:]
+            b = (size * seen).sum(2)[..., units]
+            c = (rest * seen).sum(2)[..., units] + (early * mask[:, :start]).sum(1)[:, units]
+            s = (signed * seen).sum(2)[..., units]
+        else:
+            index, examples = where - start, torch.arange(len(where), device=where.device)
+            inside = (index >= 0)[None, :, None]
+            index = index.clamp(min=0)
+            b, c, s = (
+                torch.where(inside, x[:, examples, index], 0.0)[..., units]
+                for x in (size, rest, signed)
+            )
+        # γ is 0 only where everything is relevant: then the ratio is taken as large, not NaN.
+        tiny = torch.finfo(c.dtype).tiny
+        self.ratio[rows, columns] += torch.where(b == 0, 0.0, b / c.clamp(min=tiny)).sum(1)
+        self.size[rows, columns] += b.sum(1)
+        self.rest[rows, columns] += c.sum(1)
+        self.signed[rows, columns] += s.sum(1)
+
+    def measures(self, examples: int) -> dict[str, Float[Tensor, "source target"]]:
+        """The three measures of relevance."""
+        whole = self.size + self.rest
+        return {
+            "ratio": self.ratio / examples,
+            "share": torch.where(whole == 0, 0.0, self.size / whole.clamp(min=1e-30)),
+            "signed": self.signed / examples,
+        }
+
+
+def _by_position(columns):
+    """Targets of one point with the same position, so that each is one indexed sum."""
+    groups: dict[int, tuple[Tensor | None, list[int], list[int]]] = {}
+    for column, unit, where in columns:
+        groups.setdefault(id(where), (where, [], []))
+        groups[id(where)][1].append(column)
+        groups[id(where)][2].append(unit)
+    return groups.values()
+
+
+@dataclass(eq=False)
+class MetricScores:
+    """Each source's part of the metric, per example.
+
+    Args:
+        weights: The metric's gradient pulled back to what passes the logits' point, when the
+            readout is linear; None when the metric itself is evaluated on parts of the logits.
+    """
+
+    readout: Readout
+    rules: RuleSet
+    weights: Float[Tensor, "batch out"] | None
+    values: Float[Tensor, "source batch"]
+    _point: Point = Point("logits")
+
+    def take(self, x: Split, point: Point, chunk: range) -> None:
+        if point != self._point or x.rel is None:
+            return
+        rel, total = x.rel[:, :, 0], x.total[:, 0]
+        if self.weights is not None:
+            score = torch.einsum("sbo,bo->sb", rel, self.weights)
+        elif self.rules.readout == "paper":
+            score = self.readout.measure(rel)
+        else:
+            score = self.readout.measure(total) - self.readout.measure(total - rel)
+        self.values[chunk.start : chunk.stop] = score
+
+
+def pair_targets(
+    targets: Sequence[PairTarget],
+) -> dict[Point, list[tuple[int, int, Int[Tensor, " batch"] | None]]]:
+    """Targets sorted by the point they are read at."""
+    by_point: dict[Point, list] = {}
+    for column, target in enumerate(targets):
+        by_point.setdefault(target.site.point, []).append(
+            (column, target.site.unit, target.where)
+        )
+    return by_point

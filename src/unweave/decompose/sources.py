@@ -1,0 +1,148 @@
+"""Sources: sets of sites whose relevant part is given, β = activation − baseline."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unweave.baselines import Baseline
+from unweave.decompose.split import Split
+from unweave.errors import UnweaveError
+from unweave.model.model import Model
+from unweave.model.program import Inputs
+from unweave.sites import Point, Site, parse
+
+Positions = Mapping[str, Int[Tensor, " batch"]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One or more sites that are relevant together."""
+
+    sites: tuple[Site, ...]
+
+    @property
+    def first(self) -> Point:
+        """The point where this source enters the forward pass."""
+        return min((site.point for site in self.sites), key=lambda point: point.depth)
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.sites))
+
+
+def read_sources(
+    model: Model, sources: "str | Sequence[str | Site | Sequence[str | Site]]"
+) -> list[Source]:
+    """Sources from names; "heads" and "mlps" stand for all of them, "heads@end" at a position.
+
+    Raises:
+        UnweaveError: For a site that this model does not have.
+    """
+    names: Sequence = [sources] if isinstance(sources, str) else sources
+    result = []
+    for name in names:
+        if isinstance(name, str) and name.partition("@")[0] in ("heads", "mlps"):
+            kind, _, position = name.partition("@")
+            every = model.heads() if kind == "heads" else model.mlps()
+            where = parse(f"embed@{position}").position if position else None
+            result += [Source((site.at(where),)) for site in every]
+            continue
+        single = isinstance(name, str | Site)
+        result.append(Source(tuple(parse(item) for item in ([name] if single else name))))
+    if not result:
+        raise UnweaveError("no source given: name sites such as a9.h6, or 'heads'")
+    for source in result:
+        for site in source.sites:
+            model.check_site(site)
+            if site.point.kind == "logits":
+                raise UnweaveError(f"{site} cannot be a source: nothing lies downstream of it")
+    return result
+
+
+def position_index(
+    site: Site, inputs: Inputs, positions: Positions
+) -> Int[Tensor, " batch"] | None:
+    """The position of a site in each example; None for every position.
+
+    Raises:
+        UnweaveError: For an unknown name, or an index outside a prompt.
+    """
+    if site.position is None:
+        return None
+    side = inputs if site.point.stack == "enc" or inputs.decoder is None else inputs.decoder
+    lengths = side.mask.sum(-1)
+    if isinstance(site.position, str):
+        if site.position not in positions:
+            known = ", ".join(positions) or "none; use a number such as @3"
+            raise UnweaveError(f"{site}: no position is named {site.position!r}; known: {known}")
+        return positions[site.position].to(side.mask.device)
+    index = site.position
+    if not -int(lengths.min()) <= index < int(lengths.min()):
+        raise UnweaveError(
+            f"{site}: position {index} is outside a prompt of {int(lengths.min())} tokens"
+        )
+    where = torch.full_like(lengths, index)
+    return where if index >= 0 else lengths + index
+
+
+@dataclass(frozen=True, eq=False)
+class Seeds:
+    """Where each source of a run sets its relevant part.
+
+    Args:
+        by_point: For each point: source number, unit and position index of every site there.
+        baseline: What a source is compared with.
+    """
+
+    by_point: Mapping[Point, list[tuple[int, int | None, Int[Tensor, " batch"] | None]]]
+    baseline: Baseline
+
+    def sow(
+        self, x: Split, point: Point, chunk: range, left: Int[Tensor, "batch n"] | None
+    ) -> Split:
+        """Sets β = T − μ at the sites of the chunk's sources that lie at this point.
+
+        `left` holds the positions that are left where values have been cut to those read.
+        """
+        here = [s for s in self.by_point.get(point, ()) if s[0] in chunk]
+        if not here:
+            return x
+        delta = (x.total - self.baseline.at(point, x.total, left))[:, x.start :]
+        shape = (len(chunk), *delta.shape)
+        rel = delta.new_zeros(shape) if x.rel is None else x.rel.clone()
+        index = torch.arange(delta.shape[1], device=delta.device) + x.start
+        index = index.expand(len(delta), -1) if left is None else left
+        for source, unit, where in here:
+            row, value = rel[source - chunk.start], delta
+            if unit is not None:
+                row, value = row[:, :, unit], delta[:, :, unit]
+            if where is None:
+                row.copy_(value)
+            else:
+                hit = index == where[:, None]
+                row[hit] = value[hit]
+        return Split(rel, x.total, x.start)
+
+
+def plant(
+    sources: Sequence[Source], inputs: Inputs, positions: Positions, baseline: Baseline
+) -> Seeds:
+    """Sorts the sites of all sources by the point they lie at."""
+    by_point = defaultdict(list)
+    for number, source in enumerate(sources):
+        for site in source.sites:
+            where = position_index(site, inputs, positions)
+            by_point[site.point].append((number, site.unit, where))
+    return Seeds(dict(by_point), baseline)
+
+
+def first_position(source: Source, inputs: Inputs, positions: Positions, causal: bool) -> int:
+    """The first position that a source can reach: 0 unless attention is causal."""
+    if not causal or any(site.point.stack == "enc" for site in source.sites):
+        return 0
+    where = [position_index(site, inputs, positions) for site in source.sites]
+    return min(0 if w is None else int(w.min()) for w in where)
+

@@ -1,0 +1,155 @@
+"""What Llama and its descendants share: tensor names, grouped rotary heads, gated MLP, RMSNorm.
+
+Each function builds one plain Llama record. A family's own file changes what differs with
+`dataclasses.replace` and puts the branches in its own order, so that the differences between
+families stand in their files, not in switches here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from unweave.errors import UnweaveError
+from unweave.model.checkpoint import Checkpoint
+from unweave.model.positions import rotary_of
+from unweave.model.weights import (
+    Attention,
+    Block,
+    Branch,
+    Embedding,
+    Head,
+    Linear,
+    Mlp,
+    Network,
+    Norm,
+    Rotary,
+    Stack,
+)
+
+
+def head_shape(c: Checkpoint) -> tuple[int, int, int]:
+    """Query heads, key-value heads and d_head."""
+    heads, d_model = c.get("num_attention_heads"), c.get("hidden_size")
+    d_head = c.get("head_dim", None) or d_model // heads
+    return heads, c.get("num_key_value_heads", None) or heads, d_head
+
+
+def rotary(c: Checkpoint, layer_type: str | None = None) -> Rotary:
+    """The rotary record; where each layer type has its own parameters, that of one type.
+
+    Call it once and share the record: the program builds one table per record.
+    """
+    parameters = c.get("rope_parameters")
+    if layer_type is not None:
+        parameters = parameters[layer_type]
+    return rotary_of(parameters, head_shape(c)[2], c.get("max_position_embeddings", None))
+
+
+def layer_types(c: Checkpoint) -> list[str]:
+    """Which layers attend to everything before them and which to a window, checked."""
+    types = c.get("layer_types")
+    for kind in types:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise UnweaveError(
+                f"layer_types holds {kind!r}, which {c.model_class} does not support: "
+                "expected full_attention or sliding_attention"
+            )
+    return types
+
+
+def windows(c: Checkpoint) -> list[int | None]:
+    """The attention window of every layer; None where a layer sees everything."""
+    window = c.get("sliding_window")
+    return [window if kind == "sliding_attention" else None for kind in layer_types(c)]
+
+
+def norm(c: Checkpoint, name: str) -> Norm:
+    return c.norm(name, "rms", c.get("rms_norm_eps"))
+
+
+def attention(c: Checkpoint, name: str, table: Rotary) -> Attention:
+    """`name` is the block's prefix; biases are taken where the checkpoint has them."""
+    c.get("attention_bias", None)  # visible from the tensors themselves
+    heads, kv_heads, d_head = head_shape(c)
+    return Attention(
+        c.linear(f"{name}.self_attn.q_proj"),
+        c.linear(f"{name}.self_attn.k_proj"),
+        c.linear(f"{name}.self_attn.v_proj"),
+        c.linear(f"{name}.self_attn.o_proj"),
+        heads=heads,
+        kv_heads=kv_heads,
+        d_head=d_head,
+        scale=d_head**-0.5,
+        causal=True,
+        rotary=table,
+    )
+
+
+def mlp(c: Checkpoint, name: str, activation: str = "hidden_act") -> Mlp:
+    """`activation` is the config field that names the nonlinearity."""
+    for field in ("intermediate_size", "mlp_bias"):
+        c.get(field, None)  # visible from the tensors themselves
+    return Mlp(
+        c.linear(f"{name}.mlp.up_proj"),
+        c.linear(f"{name}.mlp.down_proj"),
+        c.activation(activation),
+        gate=c.linear(f"{name}.mlp.gate_proj"),
+    )
+
+
+def pre_norm_block(c: Checkpoint, name: str, attention: Attention, mlp: Mlp) -> Block:
+    """Llama's order; despite its tensor's name the second norm stands before the MLP."""
+    return Block(
+        (
+            Branch(attention, pre=norm(c, f"{name}.input_layernorm")),
+            Branch(mlp, pre=norm(c, f"{name}.post_attention_layernorm")),
+        )
+    )
+
+
+def network(c: Checkpoint, base_class: str, block: Callable[[int, str], Block]) -> Network:
+    """Embedding, blocks, final norm and, unless the checkpoint is the base model, the head.
+
+    Args:
+        c: The checkpoint.
+        base_class: The transformers class without a head ("LlamaModel").
+        block: Reads one block, given its index and the prefix of its tensors.
+    """
+    root = c.root("model.")
+    tokens = c.tensor(f"{root}embed_tokens.weight")
+    blocks = tuple(block(i, f"{root}layers.{i}") for i in range(c.get("num_hidden_layers")))
+    body = Stack(Embedding(tokens), blocks, norm(c, f"{root}norm"))
+    if c.model_class == base_class:
+        return Network(body)
+    unembed = c.maybe("lm_head.weight")
+    return Network(body, Head((Linear(tokens if unembed is None else unembed),)))
+
+
+def tiny(**fields: Any) -> dict[str, Any]:
+    """A tiny config in the field names that all these families share, with changes."""
+    return {
+        "vocab_size": 61,
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.3,
+        **fields,
+    }
+
+
+def rope(kind: str = "default", **fields: Any) -> dict[str, Any]:
+    """Rotary parameters of a tiny config, one complete set a kind of scaling."""
+    scalings: dict[str, dict[str, Any]] = {
+        "default": {},
+        "linear": {"factor": 4.0},
+        "llama3": {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+        "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
+    }
+    return {"rope_type": kind, "rope_theta": 10000.0, **scalings[kind], **fields}

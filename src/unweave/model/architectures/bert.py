@@ -1,0 +1,70 @@
+"""BERT (MiniLM): post-norm encoder, learned positions, token types."""
+
+from unweave.model.architectures._encoder import (
+    TANH,
+    bert_blocks,
+    bert_embedding,
+    classifier,
+    masked_lm,
+    unsupported,
+)
+from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.weights import Embedding, Head, Network, Stack
+
+
+def read(c: Checkpoint) -> Network:
+    root, eps = c.root("bert."), c.get("layer_norm_eps")
+    body = Stack(bert_embedding(c, root, eps), bert_blocks(c, root))
+    return Network(body, _head(c, root, body.embedding, eps))
+
+
+def _head(c: Checkpoint, root: str, embedding: Embedding, eps: float) -> Head:
+    match c.model_class:
+        case "BertForSequenceClassification":
+            return classifier(c, f"{root}pooler.dense", TANH, "classifier")
+        case "BertForMaskedLM":
+            # Pre-training leaves the next-sentence head and its pooler in the file.
+            c.skip(r"bert\.pooler\..*|cls\.seq_relationship\..*")
+            transform = (
+                c.linear("cls.predictions.transform.dense"),
+                c.activation("hidden_act"),
+                c.norm("cls.predictions.transform.LayerNorm", "layer", eps),
+            )
+            return masked_lm(
+                c, transform, embedding, "cls.predictions.decoder", "cls.predictions.bias"
+            )
+        case "BertModel":
+            c.skip(rf"{root}pooler\..*")  # not on the way to the hidden states
+            return Head()
+    raise unsupported(c, "BertModel", "BertForMaskedLM", "BertForSequenceClassification")
+
+
+_TINY = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.3,
+}
+architectures.register("bert")(
+    Architecture(
+        read,
+        tiny={
+            "base model": Tiny("BertModel", _TINY),
+            "masked lm": Tiny("BertForMaskedLM", _TINY),
+            "masked lm, untied, relu": Tiny(
+                "BertForMaskedLM", _TINY | {"tie_word_embeddings": False, "hidden_act": "relu"}
+            ),
+            "classifier": Tiny(
+                "BertForSequenceClassification",
+                _TINY | {"id2label": {0: "a", 1: "b", 2: "c"}, "hidden_act": "gelu_new"},
+            ),
+            "three types, other eps": Tiny(
+                "BertModel", _TINY | {"type_vocab_size": 3, "layer_norm_eps": 1e-3}
+            ),
+        },
+        wrong={"layer_norm_eps": 0.1},
+    )
+)

@@ -1,0 +1,112 @@
+"""BLOOM: ALiBi instead of position vectors, a norm on the embedding, fused qkv head by head."""
+
+import math
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.weights import (
+    Activation,
+    Alibi,
+    Attention,
+    Block,
+    Branch,
+    Embedding,
+    Head,
+    Linear,
+    Mlp,
+    Network,
+    Stack,
+)
+
+# √(2/π) as BLOOM's training code writes it; the other digits show in float64.
+_GELU = Activation("gelu_tanh", 0.79788456)
+
+
+def read(c: Checkpoint) -> Network:
+    root = c.root("transformer.")
+    heads, d_model, eps = c.get("n_head"), c.get("hidden_size"), c.get("layer_norm_epsilon")
+    c.expect("apply_residual_connection_post_layernorm", False)
+    c.expect("slow_but_exact", False)
+    # Traces of Megatron in the published configs, which transformers does not read either.
+    for field in (
+        "attention_softmax_in_fp32",
+        "bias_dropout_fusion",
+        "masked_softmax_fusion",
+        "n_inner",
+        "offset_alibi",
+        "seq_length",
+        "skip_bias_add",
+        "skip_bias_add_qkv",
+    ):
+        c.get(field, None)
+    alibi = Alibi(_slopes(heads))
+
+    def block(i: int) -> Block:
+        name = f"{root}h.{i}"
+        q, k, v = c.interleaved(f"{name}.self_attention.query_key_value", heads)
+        attention = Attention(
+            q,
+            k,
+            v,
+            c.linear(f"{name}.self_attention.dense"),
+            heads=heads,
+            kv_heads=heads,
+            d_head=d_model // heads,
+            scale=(d_model // heads) ** -0.5,
+            causal=True,
+            bias=alibi,
+        )
+        mlp = Mlp(
+            c.linear(f"{name}.mlp.dense_h_to_4h"), c.linear(f"{name}.mlp.dense_4h_to_h"), _GELU
+        )
+        return Block(
+            (
+                Branch(attention, pre=c.norm(f"{name}.input_layernorm", "layer", eps)),
+                Branch(mlp, pre=c.norm(f"{name}.post_attention_layernorm", "layer", eps)),
+            )
+        )
+
+    tokens = c.tensor(f"{root}word_embeddings.weight")
+    body = Stack(
+        Embedding(tokens, norm=c.norm(f"{root}word_embeddings_layernorm", "layer", eps)),
+        tuple(block(i) for i in range(c.get("n_layer"))),
+        c.norm(f"{root}ln_f", "layer", eps),
+    )
+    if c.model_class == "BloomModel":
+        return Network(body)
+    unembed = c.maybe("lm_head.weight")
+    return Network(body, Head((Linear(tokens if unembed is None else unembed),)))
+
+
+def _slopes(heads: int) -> Float64[Tensor, " head"]:
+    """Press et al. (2021): 2^(−8i/n) for i = 1…n with n a power of two; heads past it take every
+    other slope of the sequence for 2n."""
+    n = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * i / n) for i in range(1, n + 1)]
+    slopes += [2 ** (-4 * i / n) for i in range(1, 2 * (heads - n) + 1, 2)]
+    return torch.tensor(slopes, dtype=torch.float64)
+
+
+_TINY = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "n_layer": 3,
+    "n_head": 4,
+    "initializer_range": 0.3,
+}
+architectures.register("bloom")(
+    Architecture(
+        read,
+        tiny={
+            "default": Tiny("BloomForCausalLM", _TINY),
+            "base model": Tiny("BloomModel", _TINY),
+            "six heads, untied": Tiny(
+                "BloomForCausalLM", _TINY | {"n_head": 6, "tie_word_embeddings": False}
+            ),
+        },
+        wrong={"layer_norm_epsilon": 0.1},
+    )
+)

@@ -1,0 +1,71 @@
+"""Gemma 2: sandwich norms, soft-capped scores and logits, a window in every other layer."""
+
+from dataclasses import replace
+
+from unweave.model.architectures import _gemma_like as gemma
+from unweave.model.architectures import _llama_like as like
+from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.weights import Block, Network
+
+
+def read(c: Checkpoint) -> Network:
+    rotary, windows = like.rotary(c), like.windows(c)
+    scale, softcap = c.get("query_pre_attn_scalar") ** -0.5, c.get("attn_logit_softcapping")
+    c.expect("use_bidirectional_attention", None, False)
+    for field in ("hidden_act", "cache_implementation", "sliding_window_size"):
+        c.get(field, None)  # left over in published configs; transformers reads none of them
+
+    def block(i: int, name: str) -> Block:
+        attention = replace(
+            like.attention(c, name, rotary), scale=scale, softcap=softcap, window=windows[i]
+        )
+        return gemma.sandwich_block(c, name, attention, like.mlp(c, name, "hidden_activation"))
+
+    network = gemma.network(c, "Gemma2Model", block)
+    return gemma.cap_logits(network, c.get("final_logit_softcapping"))
+
+
+# Caps low enough to bend the scores and logits of a tiny model.
+_TINY = like.tiny(
+    head_dim=8,
+    query_pre_attn_scalar=12,
+    sliding_window=4,
+    attn_logit_softcapping=2.0,
+    final_logit_softcapping=3.0,
+)
+architectures.register("gemma2")(
+    Architecture(
+        read,
+        tiny={
+            "short window, soft-caps": Tiny("Gemma2ForCausalLM", _TINY),
+            "base model": Tiny("Gemma2Model", _TINY),
+            "no soft-caps, one key head, biases": Tiny(
+                "Gemma2ForCausalLM",
+                _TINY
+                | {
+                    "attn_logit_softcapping": None,
+                    "final_logit_softcapping": None,
+                    "num_key_value_heads": 1,
+                    "attention_bias": True,
+                },
+            ),
+            "full heads, untied, long window": Tiny(
+                "Gemma2ForCausalLM",
+                _TINY
+                | {"num_key_value_heads": 4, "tie_word_embeddings": False, "sliding_window": 64},
+            ),
+            "window in named layers, rope linear": Tiny(
+                "Gemma2ForCausalLM",
+                _TINY
+                | {
+                    "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+                    "rope_parameters": like.rope("linear"),
+                },
+            ),
+        },
+        wrong={"query_pre_attn_scalar": 48},
+        gguf="gemma2",
+        needs_bos=True,
+        gguf="gemma2",
+    )
+)

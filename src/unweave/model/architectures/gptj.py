@@ -1,0 +1,84 @@
+"""GPT-J: attention and MLP in parallel from one norm, rotary on interleaved pairs, a head bias."""
+
+from dataclasses import replace
+
+from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.positions import rotary_of
+from unweave.model.weights import (
+    Attention,
+    Block,
+    Branch,
+    Embedding,
+    Head,
+    Linear,
+    Mlp,
+    Network,
+    Stack,
+)
+
+
+def read(c: Checkpoint) -> Network:
+    root = c.root("transformer.")
+    heads, d_model = c.get("n_head"), c.get("n_embd")
+    eps, activation = c.get("layer_norm_epsilon"), c.activation("activation_function")
+    c.get("n_inner")  # visible from the tensors themselves
+    # In the published configs, though transformers no longer reads them.
+    c.expect("rotary", True)
+    c.expect("scale_attn_weights", True)
+    c.skip(r".*\.attn\.(masked_)?bias")
+    rotary = rotary_of({"rope_theta": 10000.0}, c.get("rotary_dim"), None)
+    rotary = replace(rotary, interleaved=True)
+
+    def block(i: int) -> Block:
+        name = f"{root}h.{i}"
+        attention = Attention(
+            c.linear(f"{name}.attn.q_proj"),
+            c.linear(f"{name}.attn.k_proj"),
+            c.linear(f"{name}.attn.v_proj"),
+            c.linear(f"{name}.attn.out_proj"),
+            heads=heads,
+            kv_heads=heads,
+            d_head=d_model // heads,
+            scale=(d_model // heads) ** -0.5,
+            causal=True,
+            rotary=rotary,
+        )
+        mlp = Mlp(c.linear(f"{name}.mlp.fc_in"), c.linear(f"{name}.mlp.fc_out"), activation)
+        norm = c.norm(f"{name}.ln_1", "layer", eps)
+        return Block((Branch(attention, pre=norm), Branch(mlp, pre=norm)), parallel=True)
+
+    tokens = c.tensor(f"{root}wte.weight")
+    blocks = tuple(block(i) for i in range(c.get("n_layer")))
+    body = Stack(Embedding(tokens), blocks, c.norm(f"{root}ln_f", "layer", eps))
+    if c.model_class == "GPTJModel":
+        return Network(body)
+    unembed = c.maybe("lm_head.weight")
+    unembed = Linear(tokens if unembed is None else unembed, c.maybe("lm_head.bias"))
+    return Network(body, Head((unembed,)))
+
+
+_TINY = {
+    "vocab_size": 61,
+    "n_embd": 32,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 32,
+    "rotary_dim": 4,
+    "initializer_range": 0.3,
+}
+architectures.register("gptj")(
+    Architecture(
+        read,
+        tiny={
+            "partial rotary": Tiny("GPTJForCausalLM", _TINY),
+            "base model": Tiny("GPTJModel", _TINY),
+            "full rotary, tied": Tiny(
+                "GPTJForCausalLM", _TINY | {"rotary_dim": 8, "tie_word_embeddings": True}
+            ),
+            "narrow mlp, relu": Tiny(
+                "GPTJForCausalLM", _TINY | {"n_inner": 40, "activation_function": "relu"}
+            ),
+        },
+        wrong={"rotary_dim": 6},
+    )
+)

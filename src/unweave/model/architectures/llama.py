@@ -1,0 +1,38 @@
+"""Llama (SmolLM, TinyLlama, Llama 3): pre-norm, RMSNorm, rotary, gated MLP, grouped heads."""
+
+from unweave.model.architectures import _llama_like as like
+from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.weights import Block, Network
+
+
+def read(c: Checkpoint) -> Network:
+    rotary = like.rotary(c)
+
+    def block(_: int, name: str) -> Block:
+        return like.pre_norm_block(c, name, like.attention(c, name, rotary), like.mlp(c, name))
+
+    return like.network(c, "LlamaModel", block)
+
+
+architectures.register("llama")(
+    Architecture(
+        read,
+        tiny={
+            "grouped heads": Tiny("LlamaForCausalLM", like.tiny()),
+            "base model": Tiny("LlamaModel", like.tiny()),
+            "full heads, tied": Tiny(
+                "LlamaForCausalLM", like.tiny(num_key_value_heads=4, tie_word_embeddings=True)
+            ),
+            "one key head, biases": Tiny(
+                "LlamaForCausalLM",
+                like.tiny(num_key_value_heads=1, attention_bias=True, mlp_bias=True),
+            ),
+            "wide heads": Tiny("LlamaForCausalLM", like.tiny(head_dim=8)),
+            "rope linear": Tiny("LlamaForCausalLM", like.tiny(rope_parameters=like.rope("linear"))),
+            "rope llama3": Tiny("LlamaForCausalLM", like.tiny(rope_parameters=like.rope("llama3"))),
+            "rope yarn": Tiny("LlamaForCausalLM", like.tiny(rope_parameters=like.rope("yarn"))),
+        },
+        wrong={"rms_norm_eps": 0.1},
+        gguf="llama",
+    )
+)

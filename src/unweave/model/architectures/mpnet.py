@@ -1,0 +1,77 @@
+"""MPNet: BERT's layout with one relative position bias, shared by all layers; no token types."""
+
+from unweave.model.architectures._encoder import (
+    TANH,
+    attention,
+    bert_embedding,
+    bert_mlp,
+    classifier,
+    post_norm,
+    roberta_masked_lm,
+    unsupported,
+)
+from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.weights import Block, Head, Network, RelativeBias, Stack
+
+# Fixed in the family's code, whatever the config says.
+_PADDING, _BUCKETS, _MAX_DISTANCE = 1, 32, 128
+
+
+def read(c: Checkpoint) -> Network:
+    root = c.root("mpnet.")
+    heads, eps = c.get("num_attention_heads"), c.get("layer_norm_eps")
+    activation = c.activation("hidden_act")
+    for field in ("hidden_size", "intermediate_size"):
+        c.get(field, None)  # visible from the tensors themselves
+    c.expect("relative_attention_num_buckets", _BUCKETS)
+    table = c.tensor(f"{root}encoder.relative_attention_bias.weight")
+    bias = RelativeBias(table, _MAX_DISTANCE, bidirectional=True)
+
+    def block(i: int) -> Block:
+        name = f"{root}encoder.layer.{i}"
+        body = attention(c, f"{name}.attention.attn", ("q", "k", "v", "o"), heads, bias=bias)
+        return Block(
+            (
+                post_norm(c, body, f"{name}.attention.LayerNorm", eps),
+                bert_mlp(c, name, eps, activation),
+            )
+        )
+
+    embedding = bert_embedding(c, root, eps, position_offset=_PADDING + 1)
+    body = Stack(embedding, tuple(block(i) for i in range(c.get("num_hidden_layers"))))
+    c.skip(rf"{root}pooler\..*")  # no head of this family reads it
+    match c.model_class:
+        case "MPNetForSequenceClassification":
+            head = classifier(c, "classifier.dense", TANH, "classifier.out_proj")
+        case "MPNetForMaskedLM":
+            head = roberta_masked_lm(c, embedding, eps)
+        case "MPNetModel":
+            head = Head()
+        case _:
+            raise unsupported(c, "MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification")
+    return Network(body, head)
+
+
+_TINY = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.3,
+}
+architectures.register("mpnet")(
+    Architecture(
+        read,
+        tiny={
+            "base model": Tiny("MPNetModel", _TINY),
+            "masked lm": Tiny("MPNetForMaskedLM", _TINY),
+            "masked lm, untied, relu": Tiny(
+                "MPNetForMaskedLM", _TINY | {"tie_word_embeddings": False, "hidden_act": "relu"}
+            ),
+            "classifier": Tiny("MPNetForSequenceClassification", _TINY | {"num_labels": 3}),
+        },
+        wrong={"layer_norm_eps": 0.1},
+    )
+)

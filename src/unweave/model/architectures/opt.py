@@ -1,0 +1,106 @@
+"""OPT: learned positions from row 2 on, norms before or after, maybe narrower embeddings."""
+
+from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.weights import (
+    Attention,
+    Block,
+    Branch,
+    Embedding,
+    Head,
+    Linear,
+    Mlp,
+    Network,
+    Norm,
+    Stack,
+)
+
+_EPS = 1e-5  # not in the config
+_POSITION_OFFSET = 2  # the first rows belonged to padding
+
+
+def read(c: Checkpoint) -> Network:
+    root = f"{c.root('model.')}decoder."
+    heads, d_model = c.get("num_attention_heads"), c.get("hidden_size")
+    before, activation = c.get("do_layer_norm_before"), c.activation("activation_function")
+    for field in ("ffn_dim", "enable_bias", "layer_norm_elementwise_affine"):
+        c.get(field, None)  # visible from the tensors themselves
+
+    def branch(body: Attention | Mlp, norm: Norm) -> Branch:
+        return Branch(body, pre=norm) if before else Branch(body, after=norm)
+
+    def block(i: int) -> Block:
+        name = f"{root}layers.{i}"
+        attention = Attention(
+            c.linear(f"{name}.self_attn.q_proj"),
+            c.linear(f"{name}.self_attn.k_proj"),
+            c.linear(f"{name}.self_attn.v_proj"),
+            c.linear(f"{name}.self_attn.out_proj"),
+            heads=heads,
+            kv_heads=heads,
+            d_head=d_model // heads,
+            scale=(d_model // heads) ** -0.5,
+            causal=True,
+        )
+        mlp = Mlp(c.linear(f"{name}.fc1"), c.linear(f"{name}.fc2"), activation)
+        return Block(
+            (
+                branch(attention, c.norm(f"{name}.self_attn_layer_norm", "layer", _EPS)),
+                branch(mlp, c.norm(f"{name}.final_layer_norm", "layer", _EPS)),
+            )
+        )
+
+    tokens = c.tensor(f"{root}embed_tokens.weight")
+    narrow = c.get("word_embed_proj_dim") != d_model
+    embedding = Embedding(
+        tokens,
+        token_projection=c.linear(f"{root}project_in") if narrow else None,
+        positions=c.tensor(f"{root}embed_positions.weight"),
+        position_offset=_POSITION_OFFSET,
+    )
+    blocks = tuple(block(i) for i in range(c.get("num_hidden_layers")))
+    final = before and not c.get("_remove_final_layer_norm", False)
+    norm = c.norm(f"{root}final_layer_norm", "layer", _EPS) if final else None
+    steps = (c.linear(f"{root}project_out"),) if narrow else ()
+    if c.model_class != "OPTModel":
+        unembed = c.maybe("lm_head.weight")
+        steps = (*steps, Linear(tokens if unembed is None else unembed))
+    return Network(Stack(embedding, blocks, norm), Head(steps))
+
+
+_TINY = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "ffn_dim": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 32,
+    "init_std": 0.3,
+}
+architectures.register("opt")(
+    Architecture(
+        read,
+        tiny={
+            "norm before": Tiny("OPTForCausalLM", _TINY),
+            "base model": Tiny("OPTModel", _TINY),
+            "norm after, narrow embedding": Tiny(
+                "OPTForCausalLM",
+                _TINY | {"do_layer_norm_before": False, "word_embed_proj_dim": 16},
+            ),
+            "narrow base model": Tiny("OPTModel", _TINY | {"word_embed_proj_dim": 16}),
+            "no biases, untied": Tiny(
+                "OPTForCausalLM", _TINY | {"enable_bias": False, "tie_word_embeddings": False}
+            ),
+            "plain norms, no final norm, gelu": Tiny(
+                "OPTForCausalLM",
+                _TINY
+                | {
+                    "layer_norm_elementwise_affine": False,
+                    "_remove_final_layer_norm": True,
+                    "activation_function": "gelu",
+                    "init_std": 0.2,  # without a final norm logits are larger
+                },
+            ),
+        },
+        wrong={"num_attention_heads": 3},
+    )
+)

@@ -1,0 +1,62 @@
+"""Phi-3 and Phi-4: Llama with q, k, v in one tensor and gate and up in another."""
+
+from unweave.model.architectures import _llama_like as like
+from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.positions import rotary_of
+from unweave.model.weights import Attention, Block, Mlp, Network
+
+
+def read(c: Checkpoint) -> Network:
+    heads, kv_heads, d_head = like.head_shape(c)
+    d_hidden, activation = c.get("intermediate_size"), c.activation("hidden_act")
+    rope, window = c.get("rope_parameters"), c.get("sliding_window")
+    d_rotary = int(d_head * rope.get("partial_rotary_factor", 1.0))
+    rotary = rotary_of(rope, d_rotary, c.get("max_position_embeddings"))
+    for field in ("partial_rotary_factor", "original_max_position_embeddings", "attention_bias"):
+        c.get(field, None)  # in rope_parameters; for longrope only; visible from the tensors
+
+    def block(_: int, name: str) -> Block:
+        rows = (heads * d_head, kv_heads * d_head, kv_heads * d_head)
+        q, k, v = c.fused(f"{name}.self_attn.qkv_proj", rows)
+        attention = Attention(
+            q,
+            k,
+            v,
+            c.linear(f"{name}.self_attn.o_proj"),
+            heads=heads,
+            kv_heads=kv_heads,
+            d_head=d_head,
+            scale=d_head**-0.5,
+            causal=True,
+            window=window,
+            rotary=rotary,
+        )
+        gate, up = c.fused(f"{name}.mlp.gate_up_proj", (d_hidden, d_hidden))
+        mlp = Mlp(up, c.linear(f"{name}.mlp.down_proj"), activation, gate=gate)
+        return like.pre_norm_block(c, name, attention, mlp)
+
+    return like.network(c, "Phi3Model", block)
+
+
+_TINY = like.tiny(pad_token_id=0)  # the default is past the tiny vocabulary
+architectures.register("phi3")(
+    Architecture(
+        read,
+        tiny={
+            "grouped heads": Tiny("Phi3ForCausalLM", _TINY),
+            "base model, short window": Tiny("Phi3Model", _TINY | {"sliding_window": 4}),
+            "full heads, tied": Tiny(
+                "Phi3ForCausalLM", _TINY | {"num_key_value_heads": 4, "tie_word_embeddings": True}
+            ),
+            "one key head, partial rotary": Tiny(
+                "Phi3ForCausalLM",
+                _TINY
+                | {
+                    "num_key_value_heads": 1,
+                    "rope_parameters": like.rope(partial_rotary_factor=0.7),
+                },
+            ),
+        },
+        wrong={"rope_parameters": like.rope(rope_theta=50.0)},
+    )
+)

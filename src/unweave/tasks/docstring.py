@@ -1,0 +1,64 @@
+"""Docstring: the next `:param` of a Python docstring names the function's next argument.
+
+Heimersheim and Janiak, A circuit for Python docstrings in a 4-layer attention-only transformer
+(2023). The prompt's words are our own.
+"""
+
+from random import Random
+
+from unweave.metrics import MARGIN
+from unweave.tasks.prompt import Prompt, fill
+from unweave.tasks.task import KnownCircuit, heads, task
+from unweave.tasks.words import Words
+
+TEMPLATE = '''
+def {function}(self, {p1}, {p2}, {A:A_def}, {B:B_def}, {C:C_def}, {s1}):
+    """Return the {w1} {w2}.
+
+    :param {docA:A_doc}: the {w3} {w4}
+    :param {docB:B_doc}: the {w5} {w6}
+    :param'''
+NAMES = """
+    size load file value image text data index key item name path mode line color level count
+    start limit offset width height depth time date event user group model state label target
+    source input output option result message token node list table field record code block
+    shape scale order rate speed weight mask filter query view page title style format type host
+    port address client server cache frame window button menu button sample batch step layer
+""".split()
+WORDS = """
+    river garden winter music silver market forest window paper summer letter village bridge
+    school doctor morning history animal kitchen station island mountain teacher castle
+""".split()
+ATTN_ONLY = KnownCircuit(
+    heads("0.2 0.4 0.5 1.2 1.4 2.0 3.0 3.6"),
+    "Heimersheim and Janiak 2023",
+    added=heads("1.0 0.1 2.3"),
+    aliases=("attn_only_4l512w_c4_code",),
+)
+
+
+@task("docstring", metric=MARGIN, known={"attn-only-4l": ATTN_ONLY}, only_correct=True)
+def docstring(words: Words, n: int, rng: Random) -> list[Prompt]:
+    """A docstring documents arguments in their order: after A and B comes C.
+
+    Corrupted ("random_random"): A, B and C are replaced in the definition, and A and B by yet
+    other names in the docstring. The prompts are those that the model answers correctly.
+    """
+    names, nouns = words.single(NAMES, at_least=12), words.single(WORDS, at_least=6)
+    prompts = []
+    for _ in range(n):
+        function, p1, p2, a, b, c, s1, *others = rng.sample(names, 12)
+        frame = {"function": function, "p1": p1, "p2": p2, "s1": s1}
+        frame |= {f"w{i + 1}": word for i, word in enumerate(rng.sample(nouns, 6))}
+        clean, spans = fill(TEMPLATE, **frame, A=a, B=b, C=c, docA=a, docB=b)
+        fresh = dict(zip(("A", "B", "C", "docA", "docB"), others, strict=True))
+        prompts.append(
+            Prompt(
+                clean,
+                fill(TEMPLATE, **frame, **fresh)[0],
+                answers=(f" {c}",),
+                distractors=tuple(f" {name}" for name in (p1, p2, a, b, s1)),
+                spans={name: span for name, span in spans.items() if name[1:] in ("_def", "_doc")},
+            )
+        )
+    return prompts

@@ -1,0 +1,88 @@
+"""`Prompt`: one clean text, its corrupted twin, and what should follow."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from unweave.errors import UnweaveError
+
+Span = tuple[int, int]
+Answer = str | int
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One example of a task, as text, so that it serves any tokenizer.
+
+    Args:
+        clean: The text that shows the behaviour.
+        corrupted: The same text without what the behaviour needs.
+        answers: What should follow the clean text, verbatim (mind the leading space); an integer
+            is a token id, or a class of a classifier.
+        distractors: What should not.
+        template: Prompts of one template and one length align token by token.
+        spans: Named positions as character spans of the clean text.
+        key: Prompts with one key never fall into different parts (discover, evaluate, reference);
+            the clean text unless given. Give one where prompts share a text, such as a corrupted
+            prompt that is another prompt's clean one.
+
+    Raises:
+        UnweaveError: When the prompt cannot be measured, with the reason.
+    """
+
+    clean: str
+    corrupted: str
+    answers: tuple[Answer, ...]
+    distractors: tuple[Answer, ...]
+    template: str = ""
+    spans: Mapping[str, Span] = field(default_factory=dict)
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.clean or not self.corrupted:
+            raise UnweaveError(f"the {'corrupted' if self.clean else 'clean'} text is empty")
+        if self.clean == self.corrupted:
+            raise UnweaveError(
+                f"clean and corrupted are the same text, {self.clean!r}: corrupt what the answer "
+                "depends on"
+            )
+        for noun, texts in (("answer", self.answers), ("distractor", self.distractors)):
+            if not texts:
+                raise UnweaveError(f"there is no {noun}: give at least one")
+            if "" in texts:
+                raise UnweaveError(f"an empty {noun}: give a word, with its leading space")
+        if both := [text for text in self.answers if text in self.distractors]:
+            raise UnweaveError(f"{both[0]!r} is an answer and a distractor: drop one")
+        for name, span in self.spans.items():
+            _check_span(name, span, self.clean)
+
+
+def _check_span(name: str, span: Span, text: str) -> None:
+    if not name or name.lstrip("-").isdigit() or any(c.isspace() or c == "@" for c in name):
+        raise UnweaveError(
+            f"{name!r} cannot name a position: use letters, without spaces or @, not a number"
+        )
+    if name == "end":
+        raise UnweaveError("the position 'end' is where the metric reads: choose another name")
+    start, end = span
+    if not 0 <= start < end <= len(text):
+        raise UnweaveError(
+            f"position {name!r} is [{start}, {end}] in a text of {len(text)} characters: expected "
+            f"0 ≤ start < end ≤ {len(text)}"
+        )
+
+
+def fill(pattern: str, **words: str) -> tuple[str, dict[str, Span]]:
+    """Fills the `{slots}` of a pattern and says where each word came to lie.
+
+    A slot written `{word:label}` is filled with `word` and its span is called `label`, so that
+    one word can stand, and be named, in several places.
+    """
+    text, spans, rest = "", {}, pattern
+    while "{" in rest:
+        literal, _, rest = rest.partition("{")
+        slot, _, rest = rest.partition("}")
+        word, _, label = slot.partition(":")
+        text += literal
+        spans[label or word] = (len(text), len(text) + len(words[word]))
+        text += words[word]
+    return text + rest, spans

@@ -1,0 +1,70 @@
+"""`Words`: which texts are one token for a model, and what a text becomes after another."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from unweave.errors import UnweaveError
+from unweave.model.model import Model
+
+# Tokenizers split at blanks before anything else, so the last word is all the context there is.
+_TAIL = re.compile(r"\s*\S+\s*\Z")
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """A tokenizer's view of the words that a task is made of."""
+
+    model: Model
+    _seen: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    def single(self, candidates: Iterable[str], at_least: int = 1) -> list[str]:
+        """Those words that are one token within a sentence, no two of them the same token.
+
+        Args:
+            candidates: Words without the leading space.
+            at_least: How many the task cannot do without.
+
+        Raises:
+            UnweaveError: When fewer are left.
+        """
+        candidates = list(candidates)
+        found: dict[int, str] = {}
+        for word in candidates:
+            tokens = self.after("a", f" {word}")
+            if len(tokens) == 1 and tokens[0] != self._unknown:
+                found.setdefault(tokens[0], word)
+        if len(found) < at_least:
+            raise UnweaveError(
+                f"the tokenizer of {self.model.name} keeps {len(found)} of {len(candidates)} words "
+                f"({', '.join(candidates[:3])}, …) as single tokens, {at_least} are needed: choose "
+                "another model or other words"
+            )
+        return list(found.values())
+
+    def after(self, context: str, text: str) -> tuple[int, ...]:
+        """The tokens that `text` becomes when it follows `context`.
+
+        Sentencepiece marks the start of a text, byte-level BPE keeps the space in the word: only
+        the context tells which token follows. Where both would merge into other tokens ("17" and
+        "34" into "1734"), those of the text on its own.
+        """
+        tail = _TAIL.search(context)
+        key = tail.group() if tail else context, text
+        if key not in self._seen:
+            before, whole = self._ids(key[0]), self._ids("".join(key))
+            merged = whole[: len(before)] != before
+            self._seen[key] = self._ids(text) if merged else whole[len(before) :]
+        return self._seen[key]
+
+    def pieces(self, text: str) -> list[tuple[int, int]]:
+        """The characters that each token of a text covers, special tokens left out."""
+        return [span for span in self.model.encode(text)[1] if span[0] < span[1]]
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        ids, spans = self.model.encode(text)
+        return tuple(i for i, (start, end) in zip(ids, spans, strict=True) if start < end)
+
+    @property
+    def _unknown(self) -> int | None:
+        return getattr(self.model.tokenizer, "unk_token_id", None)

@@ -1,0 +1,7 @@
+"""Public contract suites: what a new architecture, task, rule set or method has to fulfil."""
+
+from unweave.testing.architecture import check_architecture
+from unweave.testing.inputs import random_inputs
+from unweave.testing.parity import Parity, compare
+
+__all__ = ["Parity", "check_architecture", "compare", "random_inputs"]

@@ -1,0 +1,185 @@
+"""Every file in `model/architectures` against transformers; a new file needs no new test."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from unweave.errors import UnweaveError
+from unweave.model.checkpoint import Checkpoint, Tiny, architectures, read_network
+from unweave.model.weights import Activation, Branch, Head, Network, tensors
+from unweave.testing import check_architecture, compare, random_inputs
+from unweave.testing.architecture import negative_control, network_of
+from unweave.testing.oracle import Widened, arguments_for, build, forward
+from unweave.testing.parity import Delta
+
+FAMILIES = [name for name in architectures if architectures[name].tiny]
+VARIANTS = [(name, variant) for name in FAMILIES for variant in architectures[name].tiny]
+
+
+@functools.cache
+def oracle_of(name: str, variant: str | None = None, dtype: torch.dtype = torch.float32):
+    """A tiny model of transformers, by default of the family's first variant; do not change it."""
+    family = architectures[name]
+    return build(family.tiny[variant or next(iter(family.tiny))], dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_agrees_with_transformers(name, variant, dtype):
+    oracle = oracle_of(name, variant, dtype)
+    report = compare(network_of(oracle), oracle, name)
+    assert report.passed, str(report)
+    assert report.agreement == 1.0
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_wrong_config_is_noticed(name):
+    report = negative_control(name)
+    assert not report.passed
+    assert report.worst > 1e-3
+
+
+@pytest.mark.parametrize(("name", "variant"), VARIANTS)
+def test_weights_are_views_of_the_checkpoint(name, variant):
+    oracle = oracle_of(name, variant)
+    storages = {tensor.untyped_storage().data_ptr() for tensor in oracle.state_dict().values()}
+    weights = list(tensors(network_of(oracle)))
+    assert weights
+    assert all(weight.untyped_storage().data_ptr() in storages for weight in weights)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_unknown_config_field_is_named(name):
+    with pytest.raises(UnweaveError, match="attention_flavour = 'sour'"):
+        network_of(oracle_of(name), {"attention_flavour": "sour"})
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_unread_and_missing_tensors_are_named(name):
+    oracle, state = oracle_of(name), oracle_of(name).state_dict()
+
+    def read(changed: dict[str, torch.Tensor]) -> Network:
+        config, defaults = oracle.config.to_dict(), type(oracle.config)().to_dict()
+        checkpoint = Checkpoint(config, defaults, changed, type(oracle).__name__)
+        return read_network(oracle.config.model_type, checkpoint)
+
+    with pytest.raises(UnweaveError, match=r"nobody read: adapter\.weight"):
+        read({**state, "adapter.weight": torch.zeros(2)})
+    lost = next(key for key in state if ".0." in key and state[key].ndim == 2)
+    with pytest.raises(UnweaveError, match=f"tensor '{lost}' is missing"):
+        read({key: tensor for key, tensor in state.items() if key != lost})
+
+
+def test_only_transformer_lens_is_left_to_another_oracle():
+    assert set(architectures) - set(FAMILIES) == {"transformer_lens"}
+    with pytest.raises(UnweaveError, match="'transformer_lens' has no tiny configs"):
+        check_architecture("transformer_lens")
+
+
+def test_check_architecture_reports_each_variant_and_dtype():
+    reports = check_architecture("gpt2")
+    assert [report.name for report in reports][:2] == [
+        "gpt2, default, float32",
+        "gpt2, default, float64",
+    ]
+    assert len(reports) == 2 * len(architectures["gpt2"].tiny)
+    cases = {delta.case for delta in reports[0].deltas}
+    assert cases == {
+        f"{length} tokens{side}"
+        for length in (5, 12)
+        for side in ("", ", padded right", ", padded left")
+    }
+    components = [delta.component for delta in reports[0].deltas][:5]
+    assert components == ["embed", "block 0", "block 1", "block 2", "logits"]
+
+
+def with_branch(network: Network, i: int, change) -> Network:
+    """The network with branch `i` of block 1 changed: 0 is its attention, 1 its MLP."""
+    blocks, branches = list(network.body.blocks), list(network.body.blocks[1].branches)
+    branches[i] = change(branches[i])
+    blocks[1] = replace(blocks[1], branches=tuple(branches))
+    return replace(network, body=replace(network.body, blocks=tuple(blocks)))
+
+
+def unscaled(network: Network) -> Network:
+    return with_branch(network, 0, lambda b: replace(b, body=replace(b.body, scale=1.0)))
+
+
+def test_check_architecture_fails_on_a_mapping_that_is_wrong(monkeypatch):
+    gpt2 = architectures["gpt2"]
+    wrong = replace(gpt2, read=lambda c: unscaled(gpt2.read(c)))
+    monkeypatch.setitem(architectures._entries, "gpt2", wrong)
+    message = "gpt2, default, float32: first diverges at block 1, attention.out"
+    with pytest.raises(AssertionError, match=message):
+        check_architecture("gpt2")
+
+
+def test_check_architecture_fails_when_the_control_agrees(monkeypatch):
+    harmless = replace(architectures["gpt2"], wrong={"initializer_range": 0.1})
+    monkeypatch.setitem(architectures._entries, "gpt2", harmless)
+    with pytest.raises(AssertionError, match="agrees, though its config is wrong"):
+        check_architecture("gpt2")
+
+
+def without_bias(b: Branch) -> Branch:
+    return replace(b, body=replace(b.body, v=replace(b.body.v, bias=None)))
+
+
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        (
+            "embed",
+            lambda n: replace(
+                n, body=replace(n.body, embedding=replace(n.body.embedding, scale=2.0))
+            ),
+        ),
+        (
+            "block 1, attention.pre",
+            lambda n: with_branch(n, 0, lambda b: replace(b, pre=replace(b.pre, eps=1.0))),
+        ),
+        ("block 1, attention.v", lambda n: with_branch(n, 0, without_bias)),
+        ("block 1, attention.out", unscaled),
+        (
+            "block 1, mlp.out",
+            lambda n: with_branch(
+                n, 1, lambda b: replace(b, body=replace(b.body, activation=Activation("silu")))
+            ),
+        ),
+        (
+            "logits, final",
+            lambda n: replace(n, body=replace(n.body, norm=replace(n.body.norm, eps=1.0))),
+        ),
+        ("logits, head", lambda n: replace(n, head=Head((2.0, *n.head.steps)))),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_first_diverging_component_is_named(place, change):
+    oracle = oracle_of("opt")
+    report = compare(change(network_of(oracle)), oracle)
+    assert f"first diverges at {place} (5 tokens)" in str(report)
+
+
+def test_nan_is_no_agreement():
+    assert not Delta("5 tokens", "logits", float("nan"), 1e-5).passed
+
+
+def test_float64_oracle_is_really_float64():
+    """Without `Widened`, transformers' float64 is right to float32's precision only."""
+    oracle = oracle_of("llama", dtype=torch.float64)
+    inputs = random_inputs(oracle.config, 12)
+    exact, _ = forward(oracle, inputs, {}, {})
+    with torch.no_grad():
+        rounded = oracle(**arguments_for(oracle, inputs)).logits
+    assert (exact - rounded).abs().max() > 1e-8
+    with Widened():
+        assert torch.zeros(2, dtype=torch.float32).float().dtype == torch.float64
+
+
+def test_unknown_transformers_class_is_named():
+    with pytest.raises(
+        UnweaveError, match="no class 'GPT2LMHeadModle': did you mean GPT2LMHeadModel"
+    ):
+        build(Tiny("GPT2LMHeadModle", {}))
