@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unweave.errors import UnweaveError
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import Inputs, Stream, stages
-from unweave.sites import Point
+from unweave.sites import Point, Site
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,60 @@ class Baseline:
 
 ZERO = Baseline("zero")
 
+Positions = Mapping[str, Int[Tensor, " batch"]]
+
+
+def side_of(point: Point, inputs: Inputs) -> Inputs:
+    """The tokens whose positions an activation has: keys and values of cross-attention have the
+    encoder's."""
+    if inputs.decoder is None or point.stack == "enc" or point.kind in ("ck", "cv"):
+        return inputs
+    return inputs.decoder
+
+
+def position_index(
+    site: Site, inputs: Inputs, positions: Positions
+) -> Int[Tensor, " batch"] | None:
+    """The position of a site in each example; None for every position.
+
+    A number counts the real tokens of a prompt, from its end when negative; a name is looked up.
+
+    Raises:
+        UnweaveError: For an unknown name, or an index outside a prompt.
+    """
+    if site.position is None:
+        return None
+    mask = side_of(site.point, inputs).mask
+    if isinstance(site.position, str):
+        return _named(site, mask, positions)
+    lengths, index = mask.sum(-1), site.position
+    if not -int(lengths.min()) <= index < int(lengths.min()):
+        raise UnweaveError(
+            f"{site}: position {index} is outside a prompt of {int(lengths.min())} tokens"
+        )
+    first = mask.long().argmax(-1)  # past padding on the left
+    return first + (index if index >= 0 else lengths + index)
+
+
+def _named(
+    site: Site, mask: Bool[Tensor, "batch position"], positions: Positions
+) -> Int[Tensor, " batch"]:
+    if site.position not in positions:
+        known = ", ".join(positions) or "none; use a number such as @3"
+        raise UnweaveError(f"{site}: no position is named {site.position!r}; known: {known}")
+    where = positions[site.position].to(mask.device)
+    if len(where) != len(mask):
+        raise UnweaveError(f"{site}: {len(where)} positions are given for {len(mask)} prompts")
+    inside = (where >= 0) & (where < mask.shape[1])
+    inside &= mask.gather(1, where.clamp(0, mask.shape[1] - 1)[:, None])[:, 0]
+    if not inside.all():
+        example = int((~inside).nonzero()[0])
+        raise UnweaveError(
+            f"{site}: position {int(where[example])} is outside prompt {example} of "
+            f"{int(mask[example].sum())} tokens"
+        )
+    return where
+
 
 @dataclass(eq=False)
 class Read(Plain):
@@ -115,7 +169,8 @@ def means(
     model: Model,
     reference: Inputs,
     groups: Int[Tensor, " reference"],
-    rows: Int[Tensor, " batch"],
+    batch_groups: Int[Tensor, " batch"],
+    length: int,
     points: Iterable[Point],
     rows_at_once: int = 32,
 ) -> Baseline:
@@ -123,29 +178,27 @@ def means(
 
     Args:
         groups: Group of each reference prompt; prompts of a group align token by token.
-        rows: Group of each example that the baseline will serve.
+        batch_groups: Group of each example that the baseline will serve.
+        length: Positions of that batch: longer or shorter padding is cut or filled with zeros.
 
     Raises:
         UnweaveError: When an example's group has no reference prompt.
     """
-    points = list(points)
-    count = int(max(groups.max(), rows.max())) + 1
-    sizes = torch.bincount(groups, minlength=count)
-    missing = [g for g in rows.unique().tolist() if sizes[g] == 0]
-    if missing:
+    known, rows = groups.unique(return_inverse=True)
+    wanted = (batch_groups[:, None] == known).long()
+    if not bool(wanted.any(1).all()):
         raise UnweaveError(
-            f"no reference prompt for groups {missing}: draw more reference prompts, or use "
-            "baseline='counterfactual'"
+            f"{int((~wanted.any(1)).sum())} prompts have no reference prompt of their template "
+            "and length: draw more reference prompts, or use baseline='counterfactual'"
         )
-    sums: dict[Point, Tensor] = {}
+    points, sums = list(points), {}
     for i in range(0, len(reference.mask), rows_at_once):
         part = slice(i, i + rows_at_once)
         for point, x in activations(model, reference.select(part), points).items():
             if point not in sums:
-                sums[point] = x.new_zeros(count, *x.shape[1:])
-            sums[point].index_add_(0, groups[part].to(x.device), x)
-    divisors = sizes.clamp(min=1)
-    values = {
-        p: s / divisors.to(s.device).reshape(-1, *(1,) * (s.ndim - 1)) for p, s in sums.items()
-    }
-    return Baseline("mean", values, rows)
+                sums[point] = x.new_zeros(len(known), length, *x.shape[2:])
+            shared = min(length, x.shape[1])
+            sums[point][:, :shared].index_add_(0, rows[part], x[:, :shared])
+    sizes = torch.bincount(rows)
+    values = {p: s / sizes.reshape(-1, *(1,) * (s.ndim - 1)) for p, s in sums.items()}
+    return Baseline("mean", values, wanted.argmax(1))

@@ -20,7 +20,7 @@ def silent() -> Iterator[None]:
 
 
 @contextmanager
-def progress(label: str, total: float) -> Iterator[Callable[[float], None]]:
+def progress(label: str, total: int | float) -> Iterator[Callable[[float], None]]:
     """Yields `advance(amount)`; the bar appears only once two seconds have passed.
 
     On a terminal it is a live bar; elsewhere nothing is printed, so logs stay clean.

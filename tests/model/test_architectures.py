@@ -86,11 +86,7 @@ def test_check_architecture_reports_each_variant_and_dtype():
     ]
     assert len(reports) == 2 * len(architectures["gpt2"].tiny)
     cases = {delta.case for delta in reports[0].deltas}
-    assert cases == {
-        f"{length} tokens{side}"
-        for length in (5, 12)
-        for side in ("", ", padded right", ", padded left")
-    }
+    assert cases == {"5 tokens", "5 tokens, padded", "12 tokens", "12 tokens, padded"}
     components = [delta.component for delta in reports[0].deltas][:5]
     assert components == ["embed", "block 0", "block 1", "block 2", "logits"]
 
@@ -109,7 +105,8 @@ def unscaled(network: Network) -> Network:
 
 def test_check_architecture_fails_on_a_mapping_that_is_wrong(monkeypatch):
     gpt2 = architectures["gpt2"]
-    wrong = replace(gpt2, read=lambda c: unscaled(gpt2.read(c)))
+    tiny = {"default": gpt2.tiny["default"]}
+    wrong = replace(gpt2, tiny=tiny, read=lambda c: unscaled(gpt2.read(c)))
     monkeypatch.setitem(architectures._entries, "gpt2", wrong)
     message = "gpt2, default, float32: first diverges at block 1, attention.out"
     with pytest.raises(AssertionError, match=message):
@@ -117,7 +114,9 @@ def test_check_architecture_fails_on_a_mapping_that_is_wrong(monkeypatch):
 
 
 def test_check_architecture_fails_when_the_control_agrees(monkeypatch):
-    harmless = replace(architectures["gpt2"], wrong={"initializer_range": 0.1})
+    gpt2 = architectures["gpt2"]
+    tiny = {"default": gpt2.tiny["default"]}
+    harmless = replace(gpt2, tiny=tiny, wrong={"initializer_range": 0.1})
     monkeypatch.setitem(architectures._entries, "gpt2", harmless)
     with pytest.raises(AssertionError, match="agrees, though its config is wrong"):
         check_architecture("gpt2")
@@ -183,3 +182,24 @@ def test_unknown_transformers_class_is_named():
         UnweaveError, match="no class 'GPT2LMHeadModle': did you mean GPT2LMHeadModel"
     ):
         build(Tiny("GPT2LMHeadModle", {}))
+
+
+def test_other_dtypes_need_a_tolerance():
+    oracle = oracle_of("gpt2")
+    with pytest.raises(UnweaveError, match=r"no tolerance is known for torch\.bfloat16"):
+        compare(network_of(oracle).to(torch.bfloat16), oracle)
+
+
+def test_random_inputs_cover_what_a_config_asks_for():
+    text = random_inputs(oracle_of("roberta", "two types, other padding").config, 12, "either")
+    pad = oracle_of("roberta", "two types, other padding").config.pad_token_id
+    assert text.mask.sum(1).tolist() == [12, 10, 6]
+    assert text.mask[1, 0]
+    assert text.mask[2, -1]
+    assert ((text.tokens == pad) == ~text.mask).all()
+    assert text.types.unique().tolist() == [0, 1]
+    both = random_inputs(oracle_of("t5").config, 12, "right")
+    assert both.mask.shape[1] != both.decoder.mask.shape[1]
+    image = random_inputs(oracle_of("vit").config, 0, dtype=torch.float64)
+    assert image.tokens is None
+    assert image.pixels.dtype == torch.float64

@@ -197,7 +197,8 @@ class Decompose:
             q.seen, k.total, v.total, z[:, queries], pattern[:, :, queries], seen, k.start
         )
         rel_q, rel_k, rel_v = (_dense(x, len(given)) for x in (q, k, v))
-        return Split(self.rules.attention(rel_q, rel_k, rel_v, totals), z, q.start)
+        rel = self.rules.attention(rel_q, rel_k, rel_v, totals)
+        return self._result(rel, z, q.start, "attention.mix")
 
     def first(self, x: Split) -> Split:
         return Split(None if x.rel is None else x.rel[:, :, :1], self._total(), x.start)

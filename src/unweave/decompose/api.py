@@ -6,18 +6,25 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unweave.baselines import ZERO, Baseline, counterfactual
+from unweave.baselines import (
+    ZERO,
+    Baseline,
+    activations,
+    counterfactual,
+    position_index,
+    side_of,
+)
 from unweave.batch import Batch, Readout
 from unweave.circuits import Scores
 from unweave.decompose.collect import Keep, MetricScores, Pairs, PairTarget, pair_targets
-from unweave.decompose.drive import Interrupted, Job, drive
+from unweave.decompose.drive import Interrupted, Job, check_devices, drive
 from unweave.decompose.plan import memory_budget
-from unweave.decompose.rules import linear_without_bias
+from unweave.decompose.rules import linear_shared_bias, linear_without_bias
 from unweave.decompose.ruleset import RuleSet, find_rules
-from unweave.decompose.sources import Source, position_index, read_sources
+from unweave.decompose.sources import Source, read_sources
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 from unweave.model.program import Inputs, logits
@@ -39,13 +46,14 @@ class Decomposition:
         sources: Names, in the order of the source axis.
         rel: By target name, β: [source, batch, position, …].
         total: By target name, T: [batch, position, …].
+        mask: By target name, the positions that hold a real token.
         completeness: How far the totals lie from a plain run of the model (rounding only).
     """
 
     sources: tuple[str, ...]
     rel: Mapping[str, Float[Tensor, "source batch position *unit"]]
     total: Mapping[str, Float[Tensor, "batch position *unit"]]
-    mask: Tensor
+    mask: Mapping[str, Bool[Tensor, "batch position"]]
     completeness: float
 
     def rest(self, target: str) -> Float[Tensor, "source batch position *unit"]:
@@ -59,8 +67,7 @@ class Decomposition:
         if target not in self.rel:
             raise UnweaveError(f"{target!r} was not a target: known are {', '.join(self.rel)}")
         rel, rest = self.rel[target], self.rest(target)
-        mask = self.mask if self.mask.shape[1] == rel.shape[2] else self.mask[:, : rel.shape[2]]
-        mask = mask.reshape(*mask.shape, *(1,) * (rel.ndim - 3))
+        mask = self.mask[target].reshape(*rel.shape[1:3], *(1,) * (rel.ndim - 3))
         size = (rel.abs() * mask).flatten(2).sum(-1)
         other = (rest.abs() * mask).flatten(2).sum(-1)
         whole = other if measure == "ratio" else size + other
@@ -103,6 +110,7 @@ def decompose(
     """
     model = _with_precision(model, precision)
     inputs, given = model.inputs(tokens), read_sources(model, sources)
+    check_devices(model.network, inputs, ZERO)
     names = [targets] if isinstance(targets, str) else list(targets)
     sites = [parse(name) for name in names]
     for site in sites:
@@ -126,16 +134,21 @@ def decompose(
         budget=memory_budget(memory, network.device),
         tf32=precision == "tf32",
     )
-    parts: list[Keep] = []
+    kept: dict[int, Keep] = {}  # by first example: a part that ran out of memory is begun again
 
     def collectors(part: slice) -> list[Keep]:
-        parts.append(Keep(points, len(given)))
-        return parts[-1:]
+        kept[part.start] = Keep(points, len(given), part)
+        return [kept[part.start]]
 
-    completeness = drive(job, collectors)
-    rel = {n: _joined([k.rel for k in parts], s, 1, inputs, named) for n, s in zip(names, sites)}
-    total = {n: _joined([k.total for k in parts], s, 0, inputs, named) for n, s in zip(names, sites)}
-    return Decomposition(tuple(map(str, given)), rel, total, inputs.mask, completeness)
+    completeness, parts = drive(job, collectors), list(kept.values())
+    for keep in parts:
+        # No source reached these points: they lie upstream of every one.
+        keep.fill(activations(model, inputs.select(keep.part), points - keep.rel.keys()))
+    read = dict(zip(names, sites, strict=True))
+    rel = {n: _joined([k.rel for k in parts], s, 1, inputs, named) for n, s in read.items()}
+    total = {n: _joined([k.total for k in parts], s, 0, inputs, named) for n, s in read.items()}
+    mask = {n: _real(total[n], s, inputs) for n, s in read.items()}
+    return Decomposition(tuple(map(str, given)), rel, total, mask, completeness)
 
 
 def relevance(
@@ -165,6 +178,7 @@ def relevance(
     model = _with_precision(model, precision)
     batch = tokens if isinstance(tokens, Batch) else None
     inputs = batch.clean if batch is not None else model.inputs(tokens)
+    check_devices(model.network, inputs, ZERO)
     readout = target or (batch.readout if batch is not None else None)
     if readout is None:
         raise UnweaveError("no metric: pass target=Readout(…), or a task's batch as tokens")
@@ -175,6 +189,9 @@ def relevance(
     inner = [s.sites[0] for s in read_sources(model, pairs)] if len(pairs) else []
     points = frozenset(site.point for site in inner)
     read = _reader(model, inputs, readout, rule_set)
+    # A classifier reads its first position; a target past the cut needs every position.
+    where = torch.zeros_like(readout.read) if model.network.head.first else readout.read
+    whole = any(point.depth > _cut(model).depth for point in points)
     job = Job(
         network=read.network,
         inputs=inputs,
@@ -182,7 +199,7 @@ def relevance(
         positions=named,
         baseline=_baseline(model, baseline, given, points, inputs),
         rules=rule_set,
-        reads=readout.read[:, None],
+        reads=None if whole else where[:, None],
         last=LOGITS,
         kept=0,
         budget=memory_budget(memory, model.network.device),
@@ -191,29 +208,25 @@ def relevance(
     like = {"dtype": model.network.dtype, "device": model.network.device}
     values = torch.zeros(len(given), len(inputs.mask), **like)
     sums = torch.zeros(4, len(given), len(inner), **like)
-    finished = 0
-    pending: list[tuple[slice, Tensor]] = []
+    pending: dict[int, Tensor] = {}
 
     def collectors(part: slice) -> list:
-        nonlocal finished
-        _commit(pending, sums)
-        finished = part.start
-        fresh = torch.zeros_like(sums)
-        pending.append((part, fresh))
+        _commit(pending, sums, part.start)
+        fresh = pending[part.start] = torch.zeros_like(sums)
         weights = None if read.weights is None else read.weights[part]
-        metric = MetricScores(read.readout.select(part), rule_set, weights, values[:, part])
+        at = where[part] if whole else torch.zeros_like(where[part])
+        metric = MetricScores(read.readout.select(part), rule_set, weights, at, values[:, part])
         sited = [PairTarget(s, position_index(s, inputs, named)) for s in inner]
         sited = [replace(t, where=None if t.where is None else t.where[part]) for t in sited]
-        mask = inputs.mask if inputs.decoder is None else inputs.decoder.mask
+        masks = {point: side_of(point, inputs).mask[part] for point in points}
         return [
             metric,
-            Pairs(pair_targets(sited), mask[part], job.baseline.select(part), *fresh),
+            Pairs(pair_targets(sited), masks, job.baseline.select(part), *fresh),
         ]
 
     try:
         drive(job, collectors)
         finished = len(inputs.mask)
-        _commit(pending, sums)
     except Interrupted as interrupt:
         if interrupt.examples == 0:
             raise
@@ -222,6 +235,7 @@ def relevance(
             f"interrupted: scores cover the first {finished} of {len(inputs.mask)} examples",
             stacklevel=2,
         )
+    _commit(pending, sums, finished)
     examples = values[:, :finished]
     mean = examples.mean(1)
     if not torch.isfinite(mean).all():
@@ -232,7 +246,7 @@ def relevance(
         )
     if normalise:
         mean = _per_layer(mean, given)
-    measures = Pairs({}, inputs.mask, job.baseline, *sums).measures(finished) if inner else {}
+    measures = Pairs({}, {}, job.baseline, *sums).measures(finished) if inner else {}
     return Scores(
         tuple(map(str, given)),
         mean.cpu(),
@@ -243,14 +257,16 @@ def relevance(
     )
 
 
-def _commit(pending: list[tuple[slice, Tensor]], sums: Tensor) -> None:
-    """Adds the sums of finished parts; a part that ran out of memory is begun again instead."""
-    latest: dict[int, Tensor] = {}
-    for part, fresh in pending:
-        latest[part.start] = fresh
-    for fresh in latest.values():
-        sums += fresh
-    pending.clear()
+def _commit(pending: dict[int, Tensor], sums: Tensor, done: int) -> None:
+    """Adds the sums of the parts before example `done`; the others are not finished."""
+    for start in [start for start in pending if start < done]:
+        sums += pending.pop(start)
+
+
+def _cut(model: Model) -> Point:
+    """The last point at which every position is left."""
+    blocks = model.network.body.blocks
+    return Point("z" if blocks[-1].cross is None else "cz", len(blocks) - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +287,9 @@ def _reader(model: Model, inputs: Inputs, readout: Readout, rules: RuleSet) -> _
     head, metric = model.network.head, readout.metric
     linear = metric.linear or rules.readout == "gradient"
     steps = [s for s in head.steps if not isinstance(s, float)]
-    pure = all(
+    # The rule of linear maps is βW: the shared one where there is no bias.
+    plain = rules.linear in (linear_without_bias, linear_shared_bias)
+    pure = plain and all(
         isinstance(s, Linear) and (s.bias is None or rules.linear is linear_without_bias)
         for s in steps
     ) and not rules.clamps("head")
@@ -280,6 +298,11 @@ def _reader(model: Model, inputs: Inputs, readout: Readout, rules: RuleSet) -> _
         if pure:
             for step in reversed(head.steps):
                 weights = weights * step if isinstance(step, float) else weights @ step.matrix
+            if not torch.isfinite(weights).all():
+                raise UnweaveError(
+                    "the readout of the metric is not finite: look for NaN or infinite values in "
+                    "the weights of the model's head"
+                )
             bare = replace(model.network, head=replace(head, steps=()))
             return _Reader(bare, readout, weights)
     else:
@@ -324,10 +347,17 @@ def _outputs(model: Model) -> int:
 
 def _columns(head: Head, columns: Int[Tensor, " n"]) -> Head:
     """The head with only some outputs of its last linear map."""
-    last = max(i for i, step in enumerate(head.steps) if isinstance(step, Linear))
-    steps = list(head.steps)
+    places = [i for i, step in enumerate(head.steps) if isinstance(step, Linear)]
+    if not places:
+        raise UnweaveError("columns of the logits were asked for, but the model has no output head")
+    steps, last = list(head.steps), places[-1]
     step = steps[last]
     assert isinstance(step, Linear)
+    outside = columns[(columns < 0) | (columns >= len(step.matrix))]
+    if len(outside):
+        raise UnweaveError(
+            f"logit column {int(outside[0])} does not exist: expected 0–{len(step.matrix) - 1}"
+        )
     steps[last] = step.rows(columns.to(step.weight.device))
     return replace(head, steps=tuple(steps))
 
@@ -381,6 +411,16 @@ def _joined(
     examples = torch.arange(len(where), device=where.device)
     picked = whole[:, examples, where] if axis else whole[examples, where]
     return picked.unsqueeze(axis + 1)
+
+
+def _real(
+    total: Float[Tensor, "batch position *unit"], site: Site, inputs: Inputs
+) -> Bool[Tensor, "batch position"]:
+    """Which positions of a target hold a real token; all where it is read at one position."""
+    mask = side_of(site.point, inputs).mask
+    if site.position is None and total.shape[1] == mask.shape[1]:
+        return mask
+    return torch.ones(total.shape[:2], dtype=torch.bool, device=mask.device)
 
 
 def _per_layer(values: Float[Tensor, " source"], sources: Sequence[Source]) -> Tensor:

@@ -11,7 +11,7 @@ from unweave.baselines import Baseline
 from unweave.batch import Readout
 from unweave.decompose.ruleset import RuleSet
 from unweave.decompose.split import Split
-from unweave.sites import Point, Site
+from unweave.sites import HEAD_KINDS, Point, Site
 
 
 @dataclass(eq=False)
@@ -20,10 +20,12 @@ class Keep:
 
     Args:
         count: How many sources the run has.
+        part: The examples that the run has.
     """
 
     points: frozenset[Point]
     count: int
+    part: slice
     rel: dict[Point, Float[Tensor, "source batch position *unit"]] = field(default_factory=dict)
     total: dict[Point, Float[Tensor, "batch position *unit"]] = field(default_factory=dict)
 
@@ -36,10 +38,16 @@ class Keep:
         if x.rel is not None:
             self.rel[point][chunk.start : chunk.stop, :, x.start :] = x.rel
 
+    def fill(self, totals: Mapping[Point, Float[Tensor, "..."]]) -> None:
+        """Totals of points at which every relevant part is 0."""
+        for point, total in totals.items():
+            self.rel[point] = total.new_zeros(self.count, *total.shape)
+            self.total[point] = total
+
 
 @dataclass(frozen=True, eq=False)
 class PairTarget:
-    """A head (or all heads of a point) at one named position, or over all positions."""
+    """A target at one named position, or over all positions."""
 
     site: Site
     where: Int[Tensor, " batch"] | None
@@ -47,18 +55,18 @@ class PairTarget:
 
 @dataclass(eq=False)
 class Pairs:
-    """Sizes of β and γ at every target head, for R(s, t) of all pairs in one sweep.
+    """Sizes of β and γ at every target, for R(s, t) of all pairs in one sweep.
 
     Per source, target and example: ‖β‖₁, ‖γ‖₁ and ⟨β, T − μ⟩, summed over the examples as
     Σ‖β‖/‖γ‖ (the paper's eq. 18), Σ‖β‖ and Σ‖γ‖ (for the ratio of means) and Σ⟨β, T − μ⟩.
 
     Args:
         targets: For each point, the column of each of its targets.
-        mask: Real tokens; padding never counts.
+        masks: For each point, real tokens; padding never counts.
     """
 
     targets: Mapping[Point, list[tuple[int, int, Int[Tensor, " batch"] | None]]]
-    mask: Bool[Tensor, "batch position"]
+    masks: Mapping[Point, Bool[Tensor, "batch position"]]
     baseline: Baseline
     ratio: Float[Tensor, "source target"]
     size: Float[Tensor, "source target"]
@@ -69,20 +77,21 @@ class Pairs:
         columns = self.targets.get(point)
         if columns is None or x.rel is None:
             return
-        rel, seen = x.rel, x.seen
-        # Per source, example, position and head; positions are summed below.
+        rel, total = _by_unit(x.rel, point), _by_unit(x.total, point)
+        seen = total[:, x.start :]
+        # Per source, example, position and unit; positions are summed below.
         size = rel.abs().sum(-1)
         rest = (seen - rel).abs_().sum(-1)
-        away = seen - self.baseline.at(point, x.total)[:, x.start :]
+        away = seen - _by_unit(self.baseline.at(point, x.total), point)[:, x.start :]
         signed = torch.einsum("sbphd,bphd->sbph", rel, away)
-        early = x.total[:, : x.start].abs().sum(-1)
+        early = total[:, : x.start].abs().sum(-1)
+        mask = self.masks[point][:, :, None]
         for wheres, columns_here, units in _by_position(columns):
-            self._add(chunk, columns_here, units, wheres, x.start, size, rest, signed, early)
+            self._add(chunk, columns_here, units, wheres, mask, size, rest, signed, early)
 
-    def _add(self, chunk, columns, units, where, start, size, rest, signed, early) -> None:
-        rows = slice(chunk.start, chunk.stop)
+    def _add(self, chunk, columns, units, where, mask, size, rest, signed, early) -> None:
+        rows, start = slice(chunk.start, chunk.stop), early.shape[1]
         if where is None:
-            mask = self.mask[:, :, None]
             seen = mask[:, start:]
             b = (size * seen).sum(2)[..., units]
             c = (rest * seen).sum(2)[..., units] + (early * mask[:, :start]).sum(1)[:, units]
@@ -95,6 +104,9 @@ class Pairs:
                 torch.where(inside, x[:, examples, index], 0.0)[..., units]
                 for x in (size, rest, signed)
             )
+            if start:
+                before = early[examples, where.clamp(max=start - 1)]
+                c = c + torch.where(inside, 0.0, before)[..., units]
         # γ is 0 only where everything is relevant: then the ratio is taken as large, not NaN.
         tiny = torch.finfo(c.dtype).tiny
         self.ratio[rows, columns] += torch.where(b == 0, 0.0, b / c.clamp(min=tiny)).sum(1)
@@ -112,6 +124,13 @@ class Pairs:
         }
 
 
+def _by_unit(x: Float[Tensor, "..."], point: Point) -> Float[Tensor, "..."]:
+    """With the axes unit and d: a neuron has one number, other points but heads one unit."""
+    if point.kind in HEAD_KINDS:
+        return x
+    return x.unsqueeze(-1 if point.kind == "neuron" else -2)
+
+
 def _by_position(columns):
     """Targets of one point with the same position, so that each is one indexed sum."""
     groups: dict[int, tuple[Tensor | None, list[int], list[int]]] = {}
@@ -127,6 +146,7 @@ class MetricScores:
     """Each source's part of the metric, per example.
 
     Args:
+        at: Where the logits' point holds the position that is read.
         weights: The metric's gradient pulled back to what passes the logits' point, when the
             readout is linear; None when the metric itself is evaluated on parts of the logits.
     """
@@ -134,13 +154,16 @@ class MetricScores:
     readout: Readout
     rules: RuleSet
     weights: Float[Tensor, "batch out"] | None
+    at: Int[Tensor, " batch"]
     values: Float[Tensor, "source batch"]
     _point: Point = Point("logits")
 
     def take(self, x: Split, point: Point, chunk: range) -> None:
         if point != self._point or x.rel is None:
             return
-        rel, total = x.rel[:, :, 0], x.total[:, 0]
+        rows = torch.arange(len(self.at), device=self.at.device)
+        index, total = self.at - x.start, x.total[rows, self.at]
+        rel = x.rel[:, rows, index.clamp(min=0)] * (index >= 0)[:, None]
         if self.weights is not None:
             score = torch.einsum("sbo,bo->sb", rel, self.weights)
         elif self.rules.readout == "paper":
@@ -157,6 +180,6 @@ def pair_targets(
     by_point: dict[Point, list] = {}
     for column, target in enumerate(targets):
         by_point.setdefault(target.site.point, []).append(
-            (column, target.site.unit, target.where)
+            (column, target.site.unit or 0, target.where)
         )
     return by_point

@@ -15,7 +15,7 @@ from unweave.decompose.sources import Source, first_position, plant
 from unweave.decompose.sweep import Collector, Group, Sweep
 from unweave.errors import UnweaveError
 from unweave.model.algebra import Plain
-from unweave.model.program import Inputs, Stage, run, stages
+from unweave.model.program import Inputs, Stage, stages
 from unweave.model.weights import Network, tensors
 from unweave.progress import progress
 from unweave.sites import Point
@@ -73,7 +73,7 @@ def drive(job: Job, collectors: Callable[[slice], Sequence[Collector]]) -> float
         UnweaveError: When that is more than rounding, or activations are not finite.
         Interrupted: On Ctrl-C, once the collectors hold some finished examples.
     """
-    _check_devices(job)
+    check_devices(job.network, job.inputs, job.baseline)
     causal = job.network.body.blocks[0].attention.causal
     starts = [first_position(s, job.inputs, job.positions, causal) for s in job.sources]
     order = _order(job, starts)
@@ -119,7 +119,7 @@ def _part(
             groups = _groups(sources, [starts[i] for i in chosen], steps)
             limits = (plan.rows, plan.head_rows)
             sweep = Sweep(steps[:stop], seeds, job.rules, numbered, reads, *limits, job.tf32)
-            work = sum(stop - entry for group in groups for entry in group.entries)
+            work = sum(max(0, stop - entry) for group in groups for entry in group.entries)
             for pushed in sweep.run(groups):
                 advance(count * pushed / work * len(chosen) / len(order))
         return _completeness(job, inputs, sweep)
@@ -127,14 +127,18 @@ def _part(
 
 def _completeness(job: Job, inputs: Inputs, sweep: Sweep) -> float:
     """Compares the sweep's totals of one example with a plain run that shares nothing with it."""
-    if len(sweep.stages) < len(stages(job.network, inputs.select(slice(0, 1)))):
-        return 0.0
-    plain = run(job.network, inputs.select(slice(0, 1)), Plain())
-    if sweep.reads is not None:
-        plain = plain[:, sweep.reads[0]] if plain.shape[1] > 1 else plain
-    ours = sweep.output
-    assert ours is not None
-    worst = float((ours[:1] - plain).abs().max() / plain.abs().max().clamp(min=1e-30))
+    stream, one = None, inputs.select(slice(0, 1))
+    for stage in stages(job.network, one)[: len(sweep.stages)]:
+        stream = stage.apply(Plain(), stream)
+    assert stream is not None
+    assert sweep.output is not None
+    plain, ours = stream.x, sweep.output[:1]
+    side = one if one.decoder is None or sweep.stages[-1].stack == "enc" else one.decoder
+    if sweep.reads is not None and any(stage.last for stage in sweep.stages):
+        plain = plain[:, sweep.reads[0]]
+    elif plain.shape[1] == side.mask.shape[1]:
+        plain, ours = plain[:, side.mask[0]], ours[:, side.mask[0]]
+    worst = float((ours - plain).abs().max() / plain.abs().max().clamp(min=1e-30))
     if not math.isfinite(worst) or worst > _TOLERANCE[ours.dtype]:
         raise UnweaveError(
             f"completeness failed: totals differ from a plain run by {worst:.1e} of their size; "
@@ -191,9 +195,10 @@ def _groups(
     return groups
 
 
-def _check_devices(job: Job) -> None:
-    found = {tensor.device for tensor in tensors(job.network)}
-    found |= {job.inputs.mask.device, *(v.device for v in job.baseline.values.values())}
+def check_devices(network: Network, inputs: Inputs, baseline: Baseline) -> None:
+    """Raises unless everything lies on one device."""
+    found = {tensor.device for tensor in tensors(network)}
+    found |= {inputs.mask.device, *(v.device for v in baseline.values.values())}
     if len(found) > 1:
         listed = ", ".join(sorted(map(str, found)))
         raise UnweaveError(

@@ -32,16 +32,15 @@ def memory_budget(memory: str | int | None, device: torch.device) -> int:
     """Bytes from "4GB", a number, or None: half of what is free.
 
     Raises:
-        UnweaveError: For text that is not a size.
+        UnweaveError: For text that is not a size, or a size that is not positive.
     """
-    if isinstance(memory, int):
-        return memory
     if memory is None:
         return _free(device) // 2
-    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?)i?B?\s*", memory, re.IGNORECASE)
-    if not match:
+    match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([KMGT]?)i?B?\s*", str(memory), re.IGNORECASE)
+    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    if size <= 0:
         raise UnweaveError(f"memory {memory!r} is not a size: expected e.g. '4GB' or '500MB'")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    return size
 
 
 def _free(device: torch.device) -> int:

@@ -28,29 +28,39 @@ from unweave.model.weights import Activation, Linear, Norm
 
 Rel = Float[Tensor, "source batch position *unit"]
 Total = Float[Tensor, "batch position *unit"]
+# Of a linear map, whose output has other units than its input.
+RelOut = Float[Tensor, "source batch position *out"]
+TotalOut = Float[Tensor, "batch position *out"]
 
 
-def _share(rel: Tensor, rest: Tensor) -> Tensor:
-    """|β| / (|β| + |γ|), 0 where both are 0."""
-    size = rel.abs()
-    # In place: these tensors are the widest of a sweep, and memory traffic is its cost.
-    whole = rest.abs().add_(size)
-    return size.div_(whole.masked_fill_(whole == 0, 1.0))
+def _share(rel: Tensor, rest: Tensor, total: Tensor) -> Tensor:
+    """|β| / (|β| + |γ|), 0 where both are 0. Overwrites `rest`, which is a difference to `total`."""
+    size, rest = rel.abs(), rest.abs_()
+    # Where everything is relevant γ is only rounding. It must be 0 then: the shares of small
+    # entries would turn it into a part of the bias, which grows from layer to layer.
+    noise = 16 * torch.finfo(rest.dtype).eps * total.abs().amax(-1)
+    none = rest[..., :8].amax(-1) <= noise  # a few entries tell nearly always, at no cost
+    if none.any():
+        none &= rest.amax(-1) <= noise
+        rest.masked_fill_(none[..., None], 0.0)
+    # In place: these tensors are the widest of a sweep, and memory traffic is its cost. The
+    # floor only turns 0/0 into 0.
+    return size.div_(rest.add_(size).clamp_(min=torch.finfo(size.dtype).tiny))
 
 
 # --- linear maps: β′ from β, W, b and the output total -----------------------------------------
 
 
-def linear_shared_bias(rel: Rel, w: Linear, out: Total) -> Rel:
+def linear_shared_bias(rel: Rel, w: Linear, out: TotalOut) -> RelOut:
     """`a + b·|a|/(|a|+|c|)` with a = βW and c = γW = (T′ − b) − a (eq. 5)."""
     a = functional.linear(rel, w.matrix)
     bias = w.offset
     if bias is None:
         return a
-    return a.addcmul_(_share(a, (out - bias) - a), bias)
+    return a.addcmul_(_share(a, (out - bias) - a, out), bias)
 
 
-def linear_without_bias(rel: Rel, w: Linear, out: Total) -> Rel:
+def linear_without_bias(rel: Rel, w: Linear, out: TotalOut) -> RelOut:
     """`βW`: the bias belongs to the rest."""
     return functional.linear(rel, w.matrix)
 
@@ -71,7 +81,7 @@ def _frozen_norm(rel: Rel, total: Total, w: Norm) -> Rel:
 def norm_shared_bias(rel: Rel, total: Total, w: Norm, out: Total) -> Rel:
     """`(β − mean β)/√(var T + ε)·w + b·|β|/(|β|+|γ|)`: the scale is the total's; RMSNorm alike."""
     scaled = _frozen_norm(rel, total, w)
-    return scaled if w.bias is None else scaled.addcmul_(_share(rel, total - rel), w.bias)
+    return scaled if w.bias is None else scaled.addcmul_(_share(rel, total - rel, total), w.bias)
 
 
 def norm_frozen(rel: Rel, total: Total, w: Norm, out: Total) -> Rel:
@@ -94,11 +104,16 @@ def activation_secant(rel: Rel, total: Total, f: Activation, out: Total) -> Rel:
 
 def activation_slope(rel: Rel, total: Total, f: Activation, out: Total) -> Rel:
     """`f′(T)·β`: linear in β."""
-    if f.name == "solu":  # the one activation that mixes neurons: its slope is a matrix
-        whole = total.expand_as(rel).contiguous()
-        return torch.func.jvp(lambda x: activate(x, f), (whole,), (rel,))[1]
-    ones = torch.ones_like(total)
-    return rel * torch.func.jvp(lambda x: activate(x, f), (total,), (ones,))[1]
+    if f.name == "solu":  # x·s, s = softmax(x), is the one that mixes neurons
+        s = total.softmax(-1)
+        return rel * s + (total * s) * (rel - (rel * s).sum(-1, keepdim=True))
+    return rel * _slope(total, f)
+
+
+def _slope(total: Total, f: Activation) -> Total:
+    with torch.enable_grad():
+        leaf = total.detach().requires_grad_()
+        return torch.autograd.grad(activate(leaf, f).sum(), leaf)[0]
 
 
 def activation_ratio(rel: Rel, total: Total, f: Activation, out: Total) -> Rel:
@@ -211,7 +226,7 @@ def clamp(rel: Rel, total: Total) -> Rel:
     return torch.minimum(torch.maximum(rel, total.clamp(max=0)), total.clamp(min=0))
 
 
-LinearRule = Callable[[Rel, Linear, Total], Rel]
+LinearRule = Callable[[Rel, Linear, TotalOut], RelOut]
 NormRule = Callable[[Rel, Total, Norm, Total], Rel]
 ActivationRule = Callable[[Rel, Total, Activation, Total], Rel]
 GateRule = Callable[[Rel, Rel, Total, Total, Activation, Total], Rel]

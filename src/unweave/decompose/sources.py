@@ -8,14 +8,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from unweave.baselines import Baseline
+from unweave.baselines import Baseline, Positions, position_index
 from unweave.decompose.split import Split
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.sites import Point, Site, parse
-
-Positions = Mapping[str, Int[Tensor, " batch"]]
 
 
 @dataclass(frozen=True)
@@ -60,32 +58,6 @@ def read_sources(
             if site.point.kind == "logits":
                 raise UnweaveError(f"{site} cannot be a source: nothing lies downstream of it")
     return result
-
-
-def position_index(
-    site: Site, inputs: Inputs, positions: Positions
-) -> Int[Tensor, " batch"] | None:
-    """The position of a site in each example; None for every position.
-
-    Raises:
-        UnweaveError: For an unknown name, or an index outside a prompt.
-    """
-    if site.position is None:
-        return None
-    side = inputs if site.point.stack == "enc" or inputs.decoder is None else inputs.decoder
-    lengths = side.mask.sum(-1)
-    if isinstance(site.position, str):
-        if site.position not in positions:
-            known = ", ".join(positions) or "none; use a number such as @3"
-            raise UnweaveError(f"{site}: no position is named {site.position!r}; known: {known}")
-        return positions[site.position].to(side.mask.device)
-    index = site.position
-    if not -int(lengths.min()) <= index < int(lengths.min()):
-        raise UnweaveError(
-            f"{site}: position {index} is outside a prompt of {int(lengths.min())} tokens"
-        )
-    where = torch.full_like(lengths, index)
-    return where if index >= 0 else lengths + index
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +113,9 @@ def plant(
 
 def first_position(source: Source, inputs: Inputs, positions: Positions, causal: bool) -> int:
     """The first position that a source can reach: 0 unless attention is causal."""
-    if not causal or any(site.point.stack == "enc" for site in source.sites):
+    # What lies at the encoder's positions reaches every position of the decoder.
+    points = [site.point for site in source.sites]
+    if not causal or any(p.stack == "enc" or p.kind in ("ck", "cv") for p in points):
         return 0
     where = [position_index(site, inputs, positions) for site in source.sites]
     return min(0 if w is None else int(w.min()) for w in where)

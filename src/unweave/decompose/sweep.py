@@ -14,7 +14,7 @@ are exactly 0 and are not computed.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -29,6 +29,7 @@ from unweave.model.program import Stage, Stream
 from unweave.sites import Point
 
 
+@runtime_checkable
 class Collector(Protocol):
     """Takes what a target needs as values pass."""
 
@@ -178,8 +179,9 @@ class _Push:
     def _spans(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         sample = self.tape[0] if self.totals is None else self.totals.x
         batch, positions = sample.shape[:2]
-        # Groups of the cut or the head have few positions left, and start is 0 there.
-        length = positions if self.left is not None else positions - self.group.start
+        # Groups of the cut or the head have few positions left, and start is 0 there. A decoder's
+        # first stage gets the encoder's positions, which may be fewer than start.
+        length = positions if self.left is not None else max(1, positions - self.group.start)
         rows = self.sweep.head_rows if self.stage.name == "head" else self.sweep.rows
         size = max(1, rows // (batch * length))
         count = -(-(end - begin) // size)
@@ -195,7 +197,8 @@ class _Push:
         if store is None:
             # Only within blocks: a decoder's first stage still reads what it would overwrite.
             fits = self.stage.layer is not None and before is not None and before.shape == shape
-            store = before if fits else out.total.new_empty(shape)
+            # Zeros, since a source of the decoder has no memory to write.
+            store = before if fits else out.total.new_zeros(shape)
         assert store is not None
         store[begin:end] = 0.0 if out.rel is None else out.rel
         return store

@@ -122,14 +122,15 @@ def _write(stem: str, content: Content) -> Path:
     home = folder()
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=home, suffix=".part", delete=False) as file:
-            try:
+        descriptor, part = tempfile.mkstemp(dir=home, suffix=".part")
+        try:
+            with open(descriptor, "wb") as file:
                 checksum = _crc(_written(file, content))
-            except BaseException:
-                os.unlink(file.name)
-                raise
-        path = home / f"{stem}-{checksum:08x}.safetensors"
-        os.replace(file.name, path)
+            path = home / f"{stem}-{checksum:08x}.safetensors"
+            os.replace(part, path)
+        except BaseException:
+            os.unlink(part)
+            raise
     except OSError as error:
         raise UnweaveError(
             f"cannot write the cache in {home} ({error.strerror}): make room there, or set "
@@ -157,7 +158,7 @@ def _pieces(content: Content) -> Iterator[bytes | memoryview]:
     yield text
     for shape, values in zip(content.shapes.values(), content.values, strict=True):
         assert values.shape == shape
-        yield memoryview(np.ascontiguousarray(values, dtype="<f4")).cast("B")
+        yield np.ascontiguousarray(values, dtype="<f4").data.cast("B")
 
 
 def _crc(pieces: Iterable[bytes | memoryview]) -> int:

@@ -110,9 +110,7 @@ FAMILIES = {
         norms_shifted=True,
         extra=lambda file: _gemma_scale(file, largest=46),
     ),
-    "gemma3": Family(
-        "Gemma3ForCausalLM", names=_SANDWICH, norms_shifted=True, extra=_gemma3_extra
-    ),
+    "gemma3": Family("Gemma3ForCausalLM", names=_SANDWICH, norms_shifted=True, extra=_gemma3_extra),
 }
 
 

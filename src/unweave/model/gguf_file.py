@@ -70,8 +70,10 @@ def open_gguf(path: Path) -> GgufFile:
 def dequantised(file: GgufFile, name: str) -> np.ndarray:
     """One tensor in float32, in llama.cpp's order of rows."""
     tensor = file.tensors[name]
-    values = np.empty(tuple(reversed(tensor.shape.tolist())), dtype=np.float32)
-    rows, packed = (x.reshape(-1, x.shape[-1]) for x in (values, tensor.data))
+    shape = tuple(reversed(tensor.shape.tolist()))
+    values = np.empty(shape, dtype=np.float32)
+    rows = values.reshape(-1, shape[-1])
+    packed = tensor.data.reshape(len(rows), -1)
     try:
         for start in range(0, len(rows), SLAB):
             part = slice(start, start + SLAB)

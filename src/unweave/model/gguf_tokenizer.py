@@ -43,7 +43,7 @@ class Cut:
 
 
 def _words(digits: str) -> str:
-    """The pattern of GPT-4 and its followers: a word with what precedes it, digits, signs, space."""
+    """The pattern of GPT-4 and its followers: words with what precedes them, digits, the rest."""
     return (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
         + digits
@@ -95,7 +95,9 @@ def tokenizer_parts(metadata: Mapping[str, Any]) -> TokenizerParts | None:
         return None
     _add_whole_tokens(tokenizer, ggml["tokens"], ggml.get("token_type", ()))
     special = {
-        role: ggml["tokens"][ggml[key]] for role, key in _SPECIAL.items() if ggml.get(key) is not None
+        role: ggml["tokens"][ggml[key]]
+        for role, key in _SPECIAL.items()
+        if ggml.get(key) is not None
     }
     if template := metadata.get("tokenizer.chat_template"):
         special["chat_template"] = template
@@ -163,7 +165,10 @@ def _merges(tokens: list[str]) -> Iterable[tuple[str, str]]:
 
 
 def _add_whole_tokens(tokenizer: Tokenizer, tokens: list[str], types: Iterable[int]) -> None:
-    for kind, add in ((_CONTROL, tokenizer.add_special_tokens), (_USER_DEFINED, tokenizer.add_tokens)):
+    for kind, add in (
+        (_CONTROL, tokenizer.add_special_tokens),
+        (_USER_DEFINED, tokenizer.add_tokens),
+    ):
         whole = [token for token, of in zip(tokens, types, strict=False) if of == kind]
         known = [token for token in whole if tokenizer.token_to_id(token) is not None]
         add([AddedToken(token, normalized=False, special=kind == _CONTROL) for token in known])

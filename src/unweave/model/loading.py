@@ -6,10 +6,8 @@ and `weights_only=True`), and no code that comes with a model is run.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,9 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from unweave.errors import UnweaveError
-from unweave.model import cache, sources
-from unweave.model.checkpoint import Checkpoint, architecture, read_network
+from unweave.model import sources
+from unweave.model.assembling import Source, Wishes, assemble
+from unweave.model.checkpoint import Checkpoint, architecture
 from unweave.model.folders import (
     check_safetensors,
     has_tokenizer,
@@ -27,30 +26,16 @@ from unweave.model.folders import (
     lens_tensors,
     read_config,
 )
+from unweave.model.gguf_cache import read_gguf
 from unweave.model.model import Model
 from unweave.model.sources import DEFAULT
 
-LENS = "transformer_lens"
 _LENS_TOKENIZER = "NeelNanda/gpt-neox-tokenizer-digits"  # for checkpoints that do not name theirs
+
+_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 # Heads that a checkpoint was trained with and its class leaves out: nothing that stays reads them.
 _UNUSED_HEADS = re.compile(r"(.*\.)?pooler\..* | cls\.seq_relationship\..*", re.VERBOSE)
-
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """A model before it is read.
-
-    Args:
-        model_type: The name of its architecture.
-        tokenizer: Makes the tokenizer, or None; asked only when the caller gave none.
-        adds_bos: Whether it is known to want BOS; None asks the tokenizer.
-    """
-
-    model_type: str
-    checkpoint: Checkpoint
-    tokenizer: Callable[[], Any | None]
-    adds_bos: bool | None = None
 
 
 def load(
@@ -75,13 +60,13 @@ def load(
     Raises:
         UnweaveError: When it cannot be loaded, with the reason and what to do.
     """
-    if isinstance(x, str | Path):
-        name, source = str(x), _source(sources.find(x))
-        dtype, device = dtype or torch.float32, device or "cpu"
-    else:
+    given = None if tokenizer is None else _tokenizer(tokenizer)
+    if not isinstance(x, str | Path):
         source = _from_object(x)
-        name = getattr(x.config, "name_or_path", None) or type(x).__name__
-    return _model(name, source, dtype, device, tokenizer, bos)
+        return assemble(_name(x), source, Wishes(dtype, device, given, bos))
+    source = _source(sources.find(x))
+    wishes = Wishes(dtype or torch.float32, device or "cpu", given, bos)
+    return assemble(str(x), source, wishes)
 
 
 def from_transformers(
@@ -92,8 +77,7 @@ def from_transformers(
 ) -> Model:
     """A transformers model as a `Model` that shares its weights."""
     source = _from_object(model)
-    default = model.config.name_or_path or type(model).__name__
-    return _model(name or default, source, dtype, None, tokenizer, None)
+    return assemble(name or _name(model), source, Wishes(dtype, tokenizer=tokenizer))
 
 
 def oracle(x: Any = DEFAULT) -> Any:
@@ -107,49 +91,12 @@ def oracle(x: Any = DEFAULT) -> Any:
     path = sources.find(x)
     if path.suffix == ".gguf":
         return _gguf_oracle(path)
-    if is_lens(read_config(path)):
+    config = read_config(path)
+    if is_lens(config):
         raise UnweaveError(
             f"{x} is a TransformerLens checkpoint: transformers has no class to compare it with"
         )
-    return _pretrained(path)
-
-
-def _model(
-    name: str,
-    source: Source,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
-    tokenizer: Any | None,
-    bos: bool | None,
-) -> Model:
-    network = read_network(source.model_type, source.checkpoint)
-    if dtype is not None:
-        network = network.to(dtype)
-    if device is not None:
-        try:
-            network = network.to(torch.device(device))
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise UnweaveError(f"device {device!s} cannot be used: {reason}; try cpu") from error
-    if tokenizer is None:
-        tokenizer, adds_bos = source.tokenizer(), source.adds_bos
-    else:
-        tokenizer, adds_bos = _tokenizer(tokenizer), None
-    model = Model(name, network, source.model_type, tokenizer)
-    if model.family != "decoder" or tokenizer is None:
-        bos = bool(bos)
-    elif bos is None:
-        wants = _adds_bos(tokenizer) if adds_bos is None else adds_bos
-        has_bos = tokenizer.bos_token_id is not None
-        bos = has_bos and (wants or architecture(source.model_type).needs_bos)
-    if bos and (model.family != "decoder" or getattr(tokenizer, "bos_token_id", None) is None):
-        raise UnweaveError(f"bos=True, but {name} takes no BOS token in front: leave bos out")
-    return Model(name, network, source.model_type, tokenizer, bos)
-
-
-def _adds_bos(tokenizer: Any) -> bool:
-    # Tokenizers differ in how they say so; all of them show it.
-    return tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    return _pretrained(path, config)
 
 
 def _source(path: Path) -> Source:
@@ -187,39 +134,46 @@ def _from_object(x: Any) -> Source:
     return Source(config.model_type, checkpoint, lambda: _tokenizer_at_hand(config.name_or_path))
 
 
+def _name(model: Any) -> str:
+    return model.config.name_or_path or type(model).__name__
+
+
 def _defaults(config: Any) -> dict[str, Any]:
     return type(config)().to_dict()
 
 
 def _tokenizer_at_hand(name: str | None) -> Any | None:
-    folder = sources.at_hand(name) if name else None
+    """The tokenizer beside the weights that an object was loaded from, if it says from where."""
+    if not name:
+        return None
+    folder = Path(name) if Path(name).is_dir() else sources.at_hand(name)
     return None if folder is None else _folder_tokenizer(folder)
 
 
 def _from_folder(folder: Path, config: Mapping[str, Any]) -> Source:
-    if not config.get("model_type"):
-        raise UnweaveError(f"{folder / 'config.json'} names no model_type: which family is it?")
-    architecture(config["model_type"])  # before gigabytes are read
-    source = _from_object(_pretrained(folder))
+    source = _from_object(_pretrained(folder, config))
     return Source(source.model_type, source.checkpoint, lambda: _folder_tokenizer(folder))
 
 
-def _pretrained(folder: Path) -> Any:
+def _pretrained(folder: Path, config: Mapping[str, Any]) -> Any:
     """transformers' model from a folder, float32, with every weight found and every one used."""
     import transformers
 
+    if not config.get("model_type"):
+        raise UnweaveError(f"{folder / 'config.json'} names no model_type: which family is it?")
+    architecture(config["model_type"])  # before gigabytes are read
     check_safetensors(folder)
     with _quiet():
         try:
-            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-            model_class = _model_class(folder, config)
+            typed = transformers.AutoConfig.from_pretrained(folder, **_LOCAL)
+            model_class = _model_class(folder, typed)
             model, info = model_class.from_pretrained(
                 folder,
-                config=config,
+                config=typed,
                 dtype=torch.float32,
                 use_safetensors=True,
-                local_files_only=True,
                 output_loading_info=True,
+                **_LOCAL,
             )
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             reason = str(error).strip().splitlines()[0]
@@ -238,9 +192,10 @@ def _pretrained(folder: Path) -> Any:
 def _model_class(folder: Path, config: Any) -> Any:
     import transformers
 
-    name = (config.architectures or [None])[0]
-    model_class = None if name is None else getattr(transformers, name, None)
-    if model_class is None:
+    model_class = getattr(transformers, (config.architectures or [""])[0], None)
+    if not (
+        isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)
+    ):
         raise UnweaveError(
             f"{folder / 'config.json'} says architectures = {config.architectures}: expected a "
             "class of transformers, such as LlamaForCausalLM; write it there"
@@ -249,62 +204,34 @@ def _model_class(folder: Path, config: Any) -> Any:
 
 
 def _from_lens(folder: Path, config: Mapping[str, Any]) -> Source:
-    name = config.get("tokenizer_name") or _LENS_TOKENIZER
-
     def tokenizer() -> Any | None:
-        own = _folder_tokenizer(folder)
-        return _tokenizer_at_hand(name) if own is None else own
+        if has_tokenizer(folder):
+            return _folder_tokenizer(folder)
+        try:
+            return _tokenizer(config.get("tokenizer_name") or _LENS_TOKENIZER)
+        except UnweaveError:  # another repository, maybe out of reach; text will ask for it
+            return None
 
     checkpoint = Checkpoint(config, {}, lens_tensors(folder), "HookedTransformer")
-    return Source(LENS, checkpoint, tokenizer)
+    return Source("transformer_lens", checkpoint, tokenizer)
 
 
 def _from_gguf(path: Path) -> Source:
-    cached = _gguf_cache(path)
-    about, parts = cached.about, cached.about["tokenizer"]
-    checkpoint = Checkpoint(
-        about["config"], about["defaults"], cached.tensors, about["model_class"]
-    )
+    model = read_gguf(path, _configure)
+    checkpoint = Checkpoint(model.config, model.defaults, model.tensors, model.model_class)
+    parts = model.tokenizer
+    if parts is None:
+        return Source(model.model_type, checkpoint, lambda: None)
     return Source(
-        about["model_type"],
-        checkpoint,
-        lambda: None if parts is None else _rebuilt_tokenizer(parts),
-        None if parts is None else parts["adds_bos"],
+        model.model_type, checkpoint, lambda: _rebuilt_tokenizer(parts), parts["adds_bos"]
     )
 
 
-def _gguf_cache(path: Path) -> cache.Cached:
-    return cache.load_or_build(path, gguf_version(), lambda: _gguf_content(path))
-
-
-def gguf_version() -> str:
-    """What a cached file depends on beyond its source: this format, and transformers' configs."""
-    return f"1, transformers {version('transformers')}"
-
-
-def _gguf_content(path: Path) -> cache.Content:
+def _configure(model_type: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     from transformers import CONFIG_MAPPING
 
-    from unweave.model import gguf_families as families
-    from unweave.model.gguf_file import open_gguf
-    from unweave.model.gguf_tokenizer import tokenizer_parts
-
-    file = open_gguf(path)
-    model_type = families.model_type_of(file)
-    config = CONFIG_MAPPING[model_type](**families.config_fields(file))
-    parts = tokenizer_parts(file.metadata)
-    about = {
-        "model_type": model_type,
-        "model_class": families.FAMILIES[file.architecture].model_class,
-        "config": config.to_dict(),
-        "defaults": _defaults(config),
-        "tokenizer": None if parts is None else asdict(parts),
-    }
-    shapes = {
-        target: tuple(reversed(file.tensors[name].shape.tolist()))
-        for name, target in families.tensor_names(file).items()
-    }
-    return cache.Content(about, shapes, families.tensors(file))
+    config = CONFIG_MAPPING[model_type](**fields)
+    return config.to_dict(), _defaults(config)
 
 
 def _rebuilt_tokenizer(parts: Mapping[str, Any]) -> Any:
@@ -318,14 +245,15 @@ def _rebuilt_tokenizer(parts: Mapping[str, Any]) -> Any:
 def _gguf_oracle(path: Path) -> Any:
     import transformers
 
-    cached = _gguf_cache(path)
-    model_class = getattr(transformers, cached.about["model_class"])
-    config = model_class.config_class.from_dict(cached.about["config"])
+    source = read_gguf(path, _configure)
+    model_class = getattr(transformers, source.model_class)
+    config = model_class.config_class.from_dict(source.config)
     with _quiet():
         # Without a folder, from_pretrained takes the tensors as they are, uncopied.
         model = model_class.from_pretrained(
-            None, config=config, state_dict=dict(cached.tensors), dtype=torch.float32
+            None, config=config, state_dict=dict(source.tensors), dtype=torch.float32
         )
+    model.config.name_or_path = path.stem
     return model.eval()
 
 
@@ -347,7 +275,7 @@ def _folder_tokenizer(folder: Path) -> Any | None:
 
     with _quiet():
         try:
-            return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            return AutoTokenizer.from_pretrained(folder, **_LOCAL)
         except Exception as error:  # the tokenizers library raises bare Exceptions
             reason = str(error).strip().splitlines()[0]
             raise UnweaveError(

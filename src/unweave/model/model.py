@@ -109,6 +109,8 @@ class Model:
         point = site.point
         if point.stack == "enc" and self.network.encoder is None:
             raise UnweaveError(f"{site}: this model has no encoder; drop the prefix enc.")
+        if point.stack == "enc" and point.kind == "logits":
+            raise UnweaveError(f"{site}: an encoder has no logits; drop the prefix enc.")
         stack = self.network.encoder if point.stack == "enc" else self.network.body
         assert stack is not None
         last = len(stack.blocks) - (0 if point.kind == "resid" else 1)

@@ -157,6 +157,19 @@ def at_hand(name: str) -> Path | None:
     return folder if has_weights(folder) or has_tokenizer(folder) else None
 
 
+def hub_models_at_hand() -> list[str]:
+    """Names of the models that the hub's own cache has."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = scan_cache_dir().repos
+    except CacheNotFound:
+        return []
+    names = sorted(r.repo_id for r in repositories if r.repo_type == "model")
+    return [name for name in names if (folder := at_hand(name)) and has_weights(folder)]
+
+
 def _fetch(name: str) -> Path:
     from huggingface_hub import HfApi, errors, snapshot_download
 
@@ -164,6 +177,8 @@ def _fetch(name: str) -> Path:
         files = [f.rfilename for f in HfApi().model_info(name, timeout=TIMEOUT).siblings or []]
         _check_safe(name, files)
         return Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=["*/*"]))
+    except UnweaveError:
+        raise
     except errors.GatedRepoError as error:
         raise UnweaveError(
             f"model {name!r} asks you to accept its licence: do so on "
@@ -174,12 +189,12 @@ def _fetch(name: str) -> Path:
             f"unknown model {name!r}: {_suggestion(name)} (not bundled, no such folder or file, "
             "not on the Hugging Face hub)"
         ) from error
-    except (errors.HTTPError, OSError) as error:
-        raise UnweaveError(_unreachable(name)) from error
+    except Exception as error:  # what else it raises belongs to its HTTP library, which changes
+        raise UnweaveError(_unreachable(name, error)) from error
 
 
-def _unreachable(name: str) -> str:
-    why = "the Hugging Face hub cannot be reached"
+def _unreachable(name: str, error: Exception) -> str:
+    why = f"the Hugging Face hub cannot be reached ({type(error).__name__})"
     if name in _WELL_KNOWN or name in LENS_NAMES.values():
         return (
             f"model {name!r} is not on this machine and {why}: go online once, "

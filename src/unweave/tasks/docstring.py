@@ -12,23 +12,22 @@ from unweave.tasks.task import KnownCircuit, heads, task
 from unweave.tasks.words import Words
 
 TEMPLATE = '''
-def {function}(self, {p1}, {p2}, {A:A_def}, {B:B_def}, {C:C_def}, {s1}):
-    """Return the {w1} {w2}.
+def __init__(self, {p1}, {p2}, {A:A_def}, {B:B_def}, {C:C_def}, {s1}):
+    """Create a {w1} {w2}.
 
     :param {docA:A_doc}: the {w3} {w4}
     :param {docB:B_doc}: the {w5} {w6}
     :param'''
 NAMES = """
-    size load file value image text data index key item name path mode line color level count
-    start limit offset width height depth time date event user group model state label target
-    source input output option result message token node list table field record code block
-    shape scale order rate speed weight mask filter query view page title style format type host
-    port address client server cache frame window button menu button sample batch step layer
-""".split()
+    size load value image text data index item path mode level count start limit offset width
+    height depth time event user group model target input output message token node table record
+    code shape order speed weight mask filter type host port server cache frame button menu batch
+    step layer format
+"""
 WORDS = """
     river garden winter music silver market forest window paper summer letter village bridge
     school doctor morning history animal kitchen station island mountain teacher castle
-""".split()
+"""
 ATTN_ONLY = KnownCircuit(
     heads("0.2 0.4 0.5 1.2 1.4 2.0 3.0 3.6"),
     "Heimersheim and Janiak 2023",
@@ -37,18 +36,24 @@ ATTN_ONLY = KnownCircuit(
 )
 
 
-@task("docstring", metric=MARGIN, known={"attn-only-4l": ATTN_ONLY}, only_correct=True)
+@task(
+    "docstring",
+    metric=MARGIN,
+    known={"attn-only-4l": ATTN_ONLY},
+    per_group=32,
+    only_correct=True,
+)
 def docstring(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A docstring documents arguments in their order: after A and B comes C.
 
     Corrupted ("random_random"): A, B and C are replaced in the definition, and A and B by yet
     other names in the docstring. The prompts are those that the model answers correctly.
     """
-    names, nouns = words.single(NAMES, at_least=12), words.single(WORDS, at_least=6)
+    names, nouns = words.single(NAMES, at_least=11), words.single(WORDS, at_least=6)
     prompts = []
     for _ in range(n):
-        function, p1, p2, a, b, c, s1, *others = rng.sample(names, 12)
-        frame = {"function": function, "p1": p1, "p2": p2, "s1": s1}
+        p1, p2, a, b, c, s1, *others = rng.sample(names, 11)
+        frame = {"p1": p1, "p2": p2, "s1": s1}
         frame |= {f"w{i + 1}": word for i, word in enumerate(rng.sample(nouns, 6))}
         clean, spans = fill(TEMPLATE, **frame, A=a, B=b, C=c, docA=a, docB=b)
         fresh = dict(zip(("A", "B", "C", "docA", "docB"), others, strict=True))

@@ -12,6 +12,7 @@ from unweave.batch import Batch, Readout
 from unweave.errors import UnweaveError
 from unweave.metrics import Metric
 from unweave.model.model import Model, pad
+from unweave.model.weights import Linear
 from unweave.registry import nearest
 from unweave.tasks.prompt import Answer, Prompt, Span
 from unweave.tasks.words import Words
@@ -70,7 +71,7 @@ def encode(
 
 
 def to_batch(
-    model: Model,
+    words: Words,
     prompts: Sequence[Prompt],
     metric: Metric,
     relative: Sequence[str] = (),
@@ -81,7 +82,7 @@ def to_batch(
     Only positions that every prompt names are kept. Groups are numbered by template and lengths
     alone, so that the same group has the same number in every batch of a task.
     """
-    words, device = Words(model), model.network.device
+    device = words.model.network.device
     rows = [encode(words, prompt, relative, first_token) for prompt in prompts]
     names = [name for name in rows[0].positions if all(name in row.positions for row in rows)]
 
@@ -137,8 +138,10 @@ def _last_token(name: str, span: Span, spans: list[tuple[int, int]]) -> int:
 
 
 def _id(words: Words, prompt: Prompt, text: Answer, noun: str, first_token: bool) -> int:
-    labels = words.model.network.head.labels
+    labels, outputs = words.model.network.head.labels, _outputs(words.model)
     if isinstance(text, int):
+        if not 0 <= text < outputs:
+            raise UnweaveError(f"{noun} {text}: {words.model.name} has outputs 0–{outputs - 1}")
         return text
     if labels:
         if text not in labels:
@@ -155,6 +158,16 @@ def _id(words: Words, prompt: Prompt, text: Answer, noun: str, first_token: bool
         "single-token word, or let its first token stand for it with first_token=True "
         "(--first-token)"
     )
+
+
+def _outputs(model: Model) -> int:
+    """The size of the vocabulary, or the number of classes."""
+    maps = [step for step in model.network.head.steps if isinstance(step, Linear)]
+    if not maps:
+        raise UnweaveError(
+            f"{model.name} has no output head: load the language model or classifier"
+        )
+    return len(maps[-1].matrix)
 
 
 def _ragged(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "batch n"]:

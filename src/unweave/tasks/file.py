@@ -13,7 +13,6 @@ In a CSV file several answers are separated by "|", and `positions` is written a
 import csv
 import io
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -69,9 +68,10 @@ def find_task(name: str | Path, first_token: bool = False) -> Task:
     path = Path(name)
     if path.suffix in SUFFIXES:
         return read_task(path, first_token=first_token)
-    if path.suffix or len(path.parts) > 1:
+    if str(name) not in tasks and (path.suffix or len(path.parts) > 1):
         raise UnweaveError(f"{name}: a task is a name or a file that ends in .jsonl or .csv")
-    return replace(tasks[str(name)], first_token=first_token)
+    found = tasks[str(name)]
+    return replace(found, first_token=True) if first_token else found
 
 
 def read_task(
@@ -148,7 +148,8 @@ def _rows(path: Path) -> Iterator[Row]:
     if path.suffix not in SUFFIXES:
         raise UnweaveError(f"{path}: expected a file that ends in .jsonl or .csv")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise UnweaveError(f"{path} cannot be read: {reason}") from error
@@ -161,7 +162,7 @@ def _json_rows(text: str) -> Iterator[Row]:
             continue
         try:
             fields = json.loads(raw)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             yield Row(line, Problem(line, f"not JSON: {error}"))
             continue
         if isinstance(fields, dict):
@@ -221,8 +222,8 @@ def _prompt(fields: Mapping[str, Any]) -> Prompt:
     template = _text(fields, "template") if "template" in fields else ""
     answers, distractors = _several(fields, "answer"), _several(fields, "distractor")
     for text in (*answers, *distractors):
-        # Letters that touch would be read as one word, and "toMary" is not what "to Mary" is.
-        if isinstance(text, str) and re.fullmatch(r".*[^\W\d_][^\W\d_].*", clean[-1:] + text[:1]):
+        # "toMary" is not "to Mary". Scripts without upper case may well write without spaces.
+        if isinstance(text, str) and _cased(clean[-1:]) and _cased(text[:1]):
             raise UnweaveError(
                 f"{text!r} would continue the last word of the clean text: begin it with a space, "
                 f"{' ' + text!r}"
@@ -230,6 +231,10 @@ def _prompt(fields: Mapping[str, Any]) -> Prompt:
     spans = _spans(fields.get("positions", {}), clean)
     pair = "\n".join(sorted((clean, corrupted)))
     return Prompt(clean, corrupted, answers, distractors, template, spans, pair)
+
+
+def _cased(letter: str) -> bool:
+    return letter.lower() != letter.upper()
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
@@ -257,7 +262,7 @@ def _several(fields: Mapping[str, Any], name: str) -> tuple[Answer, ...]:
 def _spans(value: Any, clean: str) -> dict[str, Span]:
     try:
         positions = json.loads(value) if isinstance(value, str) else value
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UnweaveError(f"positions is not JSON: {error}") from error
     if not isinstance(positions, dict):
         raise UnweaveError(f"positions is {positions!r}: expected names with [start, end] or text")
@@ -273,9 +278,7 @@ def _span(name: str, where: Any, clean: str) -> Span:
             )
         start = clean.index(where)
         return start, start + len(where)
-    if not (
-        isinstance(where, list) and len(where) == 2 and all(type(end) is int for end in where)
-    ):
+    if not (isinstance(where, list) and len(where) == 2 and all(type(end) is int for end in where)):
         raise UnweaveError(f"position {name!r} is {where!r}: expected [start, end] or a text")
     return where[0], where[1]
 

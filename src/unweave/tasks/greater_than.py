@@ -20,13 +20,13 @@ NOUNS = """
     marriage friendship partnership career contract feud rivalry movement reform tradition
     experiment study debate boycott blockade truce regime dynasty era migration exile
     collaboration competition tournament festival exhibition tour ban boom
-""".split()
+"""
 GPT2 = KnownCircuit(
     heads("5.1 5.5 6.1 6.9 7.10 8.8 8.11 9.1"), "Hanna et al. 2023", aliases=("gpt2-small",)
 )
 
 
-@task("greater-than", metric=PROBABILITY_DIFFERENCE, known={"gpt2": GPT2})
+@task("greater-than", metric=PROBABILITY_DIFFERENCE, known={"gpt2": GPT2}, per_group=32)
 def greater_than(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A span of years ends after it began; the corrupted one begins in the year XX01.
 
@@ -60,31 +60,26 @@ def greater_than(words: Words, n: int, rng: Random) -> list[Prompt]:
 
 def _years(words: Words) -> dict[str, list[tuple[str, int]]]:
     """The years YY of each century that the tokenizer splits well, with the digits a token has."""
-    found: dict[str, list[tuple[str, int]]] = {}
+    found = {}
     for century in map(str, CENTURIES):
-        for year in (f"{y:02}" for y in range(2, 99)):
-            width = _digits(words, century, year)
-            if width == 2 or (width == 1 and year[1] == "9" and year != "09"):
-                found.setdefault(century, []).append((year, width))
+        width = _digits(words, century, "01")
+        years = {1: range(19, 90, 10), 2: range(2, 99)}.get(width, range(0))
+        kept = [(f"{y:02}", width) for y in years if _digits(words, century, f"{y:02}") == width]
+        if kept:
+            found[century] = kept
     if not found:
         text = "in 1734"
-        pieces = "|".join(text[start:end].strip() for start, end in words.pieces(text)[1:])
+        pieces = [text[start:end].strip() for start, end in words.pieces(text)[1:]]
         raise UnweaveError(
             f"greater-than needs tokens of two digits or of one, and the tokenizer of "
-            f"{words.model.name} splits 1734 as {pieces}: choose another model"
+            f"{words.model.name} splits 1734 as {'|'.join(filter(None, pieces))}: choose another "
+            "model"
         )
     return found
 
 
 def _digits(words: Words, century: str, year: str) -> int:
     """How many digits a token of this year has: 2 for XX|YY, 1 for X|X|Y|Y, else 0."""
-    start = len("year ")
-    cuts = {start + len(century) + i: i for i in (0, 1, 2)}
-    for width, wanted in ((2, [0, 2]), (1, [0, 1, 2])):
-        for text in (f"year {century}{year}", f"year {century}01"):
-            ends = [cuts[end] for _, end in words.pieces(text) if end in cuts]
-            if ends != wanted:
-                break
-        else:
-            return width
-    return 0
+    begin = len("year ") + len(century)
+    ends = [end - begin for _, end in words.pieces(f"year {century}{year}")]
+    return {(0, 2): 2, (0, 1, 2): 1}.get(tuple(end for end in ends if end >= 0), 0)

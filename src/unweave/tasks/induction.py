@@ -19,10 +19,10 @@ WORDS = """
     salmon wheel thunder basket ladder lemon pocket rabbit shadow rocket sugar table tower valley
     bottle cloud desert eagle flower glass honey jacket knife lamp metal needle onion piano queen
     rope spoon train uncle violin wagon chair bread circle farmer guitar hotel insect jungle king
-""".split()
+"""
 
 
-@task("induction", metric=LOGIT_DIFFERENCE)
+@task("induction", metric=LOGIT_DIFFERENCE, per_group=32)
 def induction(words: Words, n: int, rng: Random) -> list[Prompt]:
     """Random words begin to repeat: the word that followed last time follows again.
 

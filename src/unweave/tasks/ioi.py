@@ -20,7 +20,7 @@ TEMPLATES = (
     "When {first} and {second} were lost near the {place}, {giver:S2} gave a {object} to",
     "Before {first} and {second} went into the {place}, {giver:S2} threw a {object} to",
     "Every time {first} and {second} come to the {place}, {giver:S2} hands a {object} to",
-    "It was raining when {first} and {second} reached the {place}, so {giver:S2} gave a {object} to",
+    "It rained when {first} and {second} reached the {place}, so {giver:S2} gave a {object} to",
     "Because {first} and {second} were early at the {place}, {giver:S2} gave a {object} to",
     "When {first} and {second} came back from the {place}, {giver:S2} handed a {object} to",
     "The {place} was empty when {first} and {second} arrived, so {giver:S2} gave a {object} to",
@@ -36,15 +36,15 @@ NAMES = """
     Elizabeth Ellen Emily Emma Eva Helen Jane Jennifer Jessica Julia Julie Karen Kate Katie Kelly
     Laura Linda Lisa Lucy Margaret Maria Marie Martha Mary Melissa Michelle Nancy Nicole Rachel
     Rebecca Ruth Sandra Sara Sarah Sharon Sophie Stephanie Susan Victoria
-""".split()
+"""
 PLACES = """
     store park school office station library market museum garden hotel hospital restaurant
     theater beach airport church farm bank lake factory harbor river bridge castle
-""".split()
+"""
 OBJECTS = """
     book ball key letter card ring drink ticket map pen watch coin flower gift bottle cup box bag
     phone camera knife cake jacket picture hat shirt
-""".split()
+"""
 GPT2 = KnownCircuit(
     heads(
         "2.2 4.11 0.1 3.0 0.10 5.5 6.9 5.8 5.9 7.3 7.9 8.6 8.10 10.7 11.10 9.9 9.6 10.0 9.0 9.7"

@@ -45,6 +45,11 @@ class Prompt:
                 f"clean and corrupted are the same text, {self.clean!r}: corrupt what the answer "
                 "depends on"
             )
+        texts = (self.clean, self.corrupted, *self.answers, *self.distractors)
+        if any("\ud800" <= c <= "\udfff" for text in texts for c in str(text)):
+            raise UnweaveError(
+                "a text holds half a character (a lone surrogate): mend its encoding"
+            )
         for noun, texts in (("answer", self.answers), ("distractor", self.distractors)):
             if not texts:
                 raise UnweaveError(f"there is no {noun}: give at least one")

@@ -13,11 +13,11 @@ from unweave.tasks.words import Words
 
 TEMPLATES = (
     "The {subject} near the {other:attractor}",
-    "The {subject} behind the {other:attractor}",
-    "Everyone says that the {subject} beside the {other:attractor}",
     "I remember that the {subject} from the {other:attractor}",
-    "The {subject} that the {other:attractor} found",
+    "Everyone says that the {subject} beside the {other:attractor}",
     "Today the {subject} next to the {other:attractor}",
+    "They told us that the {subject} behind the {other:attractor}",
+    "Last year the {subject} with the {other:attractor}",
 )
 NOUNS = """
     author banker boat book boy brother bus car chair child/children clock cloud coach cousin
@@ -25,7 +25,7 @@ NOUNS = """
     key king lamp lawyer letter machine man/men manager mirror mother nurse painting pilot plant
     player poet river sailor scientist sister soldier student table teacher tower tree truck
     uncle window woman/women worker writer
-""".split()
+"""
 VERBS = {"singular": ("is", "was"), "plural": ("are", "were")}
 
 
@@ -62,6 +62,6 @@ def sva(words: Words, n: int, rng: Random) -> list[Prompt]:
 
 def _nouns(words: Words) -> list[tuple[str, str]]:
     """Nouns whose singular and plural are one token each."""
-    pairs = [(one, many or f"{one}s") for one, _, many in (n.partition("/") for n in NOUNS)]
+    pairs = [(one, many or f"{one}s") for one, _, many in (n.partition("/") for n in NOUNS.split())]
     single = set(words.single([word for pair in pairs for word in pair]))
     return [pair for pair in pairs if single.issuperset(pair)]

@@ -75,7 +75,8 @@ class Task:
         relative: Positions counted from a named one, such as "S1+1".
         known: Published circuits by the model's name.
         n_discover, n_evaluate: How many prompts to use unless told otherwise.
-        per_group: How many reference prompts a group gets unless told otherwise.
+        per_group: How many reference prompts a group gets unless told otherwise; more where there
+            are few groups.
         only_correct: Whether to keep only the prompts that the model answers correctly.
         first_token: Whether the first token of a longer answer stands for it.
     """
@@ -88,7 +89,7 @@ class Task:
     known: Mapping[str, KnownCircuit] = field(default_factory=dict)
     n_discover: int = 100
     n_evaluate: int = 100
-    per_group: int = 32
+    per_group: int = 8
     only_correct: bool = False
     first_token: bool = False
 
@@ -103,10 +104,8 @@ class Task:
         only_correct: bool | None = None,
     ) -> Batch:
         """Prompts of one part as tensors for a model; see `prompts`."""
-        chosen = self.prompts(
-            model, n, seed, part, per_group=per_group, only_correct=only_correct
-        )
-        return self.encode(model, chosen)
+        words = Words(model)
+        return self._encode(words, self._draw(words, n, seed, part, per_group, only_correct))
 
     def prompts(
         self,
@@ -129,22 +128,11 @@ class Task:
         Raises:
             UnweaveError: When there are none, or the model answers too few correctly.
         """
-        if (n is not None and n < 1) or (per_group is not None and per_group < 1):
-            raise UnweaveError(f"{n if n is not None else per_group} prompts: expected 1 or more")
-        drawn = self.stream(Words(model), seed, part)
-        if part == "reference":
-            chosen = self._every_group(model, drawn, per_group or self.per_group)[:n]
-        else:
-            n = n or (self.n_discover if part == "discover" else self.n_evaluate)
-            strict = self.only_correct if only_correct is None else only_correct
-            chosen = self._correct(model, drawn, n) if strict else list(islice(drawn, n))
-        if not chosen:
-            raise UnweaveError(f"task {self.name} has no prompts for part {part!r}: add some")
-        return chosen
+        return self._draw(Words(model), n, seed, part, per_group, only_correct)
 
     def encode(self, model: Model, prompts: list[Prompt]) -> Batch:
         """Prompts of this task as tensors for a model."""
-        return to_batch(model, prompts, self.metric, self.relative, self.first_token)
+        return self._encode(Words(model), prompts)
 
     def known_circuit(self, model: str) -> KnownCircuit | None:
         """The published circuit of a model, by its name, hub address or alias."""
@@ -154,8 +142,33 @@ class Task:
                 return circuit
         return None
 
-    def _every_group(self, model: Model, drawn: Iterator[Prompt], per_group: int) -> list[Prompt]:
-        words, groups, settled = Words(model), {}, 0
+    def _encode(self, words: Words, prompts: list[Prompt]) -> Batch:
+        return to_batch(words, prompts, self.metric, self.relative, self.first_token)
+
+    def _draw(
+        self,
+        words: Words,
+        n: int | None,
+        seed: int,
+        part: Part,
+        per_group: int | None,
+        only_correct: bool | None,
+    ) -> list[Prompt]:
+        if (n is not None and n < 1) or (per_group is not None and per_group < 1):
+            raise UnweaveError(f"{n if n is not None else per_group} prompts: expected 1 or more")
+        drawn = self.stream(words, seed, part)
+        if part == "reference":
+            chosen = self._every_group(words, drawn, per_group or self.per_group)[:n]
+        else:
+            n = n or (self.n_discover if part == "discover" else self.n_evaluate)
+            strict = self.only_correct if only_correct is None else only_correct
+            chosen = self._correct(words, drawn, n) if strict else list(islice(drawn, n))
+        if not chosen:
+            raise UnweaveError(f"task {self.name} has no prompts for part {part!r}: add some")
+        return chosen
+
+    def _every_group(self, words: Words, drawn: Iterator[Prompt], per_group: int) -> list[Prompt]:
+        groups, settled = {}, 0
         for _ in range(_MOST_ROUNDS):
             known, chunk = len(groups), list(islice(drawn, _ROUND))
             for prompt in chunk:
@@ -169,16 +182,16 @@ class Task:
                 break
         return [prompt for group in groups.values() for prompt in group]
 
-    def _correct(self, model: Model, drawn: Iterator[Prompt], n: int) -> list[Prompt]:
+    def _correct(self, words: Words, drawn: Iterator[Prompt], n: int) -> list[Prompt]:
         kept, seen = [], 0
         while len(kept) < n and (chunk := list(islice(drawn, ROWS))):
             seen += len(chunk)
-            right = (clean_metric(model, self.encode(model, chunk)) > 0).tolist()
+            right = (clean_metric(words.model, self._encode(words, chunk)) > 0).tolist()
             kept += [prompt for prompt, good in zip(chunk, right, strict=True) if good]
             if seen >= 64 and len(kept) < seen / 10:
                 raise UnweaveError(
-                    f"{model.name} answers {len(kept)} of {seen} prompts of {self.name} correctly: "
-                    "it cannot do the task; choose another model, or try bos=True"
+                    f"{words.model.name} answers {len(kept)} of {seen} prompts of {self.name} "
+                    "correctly: it cannot do the task; choose another model, or try bos=True"
                 )
         return kept[:n]
 
@@ -194,7 +207,7 @@ def task(
     known: Mapping[str, KnownCircuit] | None = None,
     n_discover: int = 100,
     n_evaluate: int = 100,
-    per_group: int = 32,
+    per_group: int = 8,
     only_correct: bool = False,
 ) -> Callable[[Make], Task]:
     """Turns a function that writes prompts into a task, and registers it.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
+from unweave.tasks.prompt import Span
 
 # Tokenizers split at blanks before anything else, so the last word is all the context there is.
 _TAIL = re.compile(r"\s*\S+\s*\Z")
@@ -16,19 +17,19 @@ class Words:
     """A tokenizer's view of the words that a task is made of."""
 
     model: Model
-    _seen: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict, repr=False)
+    _encoded: dict[str, list[tuple[int, Span]]] = field(default_factory=dict, repr=False)
 
-    def single(self, candidates: Iterable[str], at_least: int = 1) -> list[str]:
+    def single(self, candidates: str | Iterable[str], at_least: int = 1) -> list[str]:
         """Those words that are one token within a sentence, no two of them the same token.
 
         Args:
-            candidates: Words without the leading space.
+            candidates: Words without the leading space; a text is split at its blanks.
             at_least: How many the task cannot do without.
 
         Raises:
             UnweaveError: When fewer are left.
         """
-        candidates = list(candidates)
+        candidates = candidates.split() if isinstance(candidates, str) else list(candidates)
         found: dict[int, str] = {}
         for word in candidates:
             tokens = self.after("a", f" {word}")
@@ -50,20 +51,24 @@ class Words:
         "34" into "1734"), those of the text on its own.
         """
         tail = _TAIL.search(context)
-        key = tail.group() if tail else context, text
-        if key not in self._seen:
-            before, whole = self._ids(key[0]), self._ids("".join(key))
-            merged = whole[: len(before)] != before
-            self._seen[key] = self._ids(text) if merged else whole[len(before) :]
-        return self._seen[key]
+        before = tail.group() if tail else context
+        known, whole = self._ids(before), self._ids(before + text)
+        merged = whole[: len(known)] != known
+        return self._ids(text) if merged else whole[len(known) :]
 
-    def pieces(self, text: str) -> list[tuple[int, int]]:
+    def pieces(self, text: str) -> list[Span]:
         """The characters that each token of a text covers, special tokens left out."""
-        return [span for span in self.model.encode(text)[1] if span[0] < span[1]]
+        return [span for _, span in self._tokens(text)]
 
     def _ids(self, text: str) -> tuple[int, ...]:
-        ids, spans = self.model.encode(text)
-        return tuple(i for i, (start, end) in zip(ids, spans, strict=True) if start < end)
+        return tuple(token for token, _ in self._tokens(text))
+
+    def _tokens(self, text: str) -> list[tuple[int, Span]]:
+        if text not in self._encoded:
+            ids, spans = self.model.encode(text)
+            real = [(i, span) for i, span in zip(ids, spans, strict=True) if span[0] < span[1]]
+            self._encoded[text] = real
+        return self._encoded[text]
 
     @property
     def _unknown(self) -> int | None:

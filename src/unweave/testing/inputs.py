@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unweave.model.program import Inputs
 
-Padding = Literal["none", "right", "left"]
+Padding = Literal["none", "right", "either"]
 
 ROWS = 3
 
@@ -29,7 +29,8 @@ def random_inputs(
     Args:
         config: A transformers config.
         length: Number of positions, padding included.
-        padding: On which side the rows after the first are shorter.
+        padding: Where the rows after the first are shorter: the second always on the right, the
+            third on the left with "either".
         dtype: Of pixels.
         seed: Of the draw.
     """
@@ -62,7 +63,9 @@ def _mask(length: int, padding: Padding) -> Bool[Tensor, "batch position"]:
         return torch.ones(ROWS, length, dtype=torch.bool)
     real = torch.tensor([length, length - 2, (length + 1) // 2])
     mask = torch.arange(length) < real[:, None]
-    return mask if padding == "right" else mask.flip(1)
+    if padding == "either":
+        mask[-1] = mask[-1].flip(0)
+    return mask
 
 
 def _random_images(config: Any, dtype: torch.dtype, draw: torch.Generator) -> Inputs:

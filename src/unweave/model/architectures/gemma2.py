@@ -64,7 +64,6 @@ architectures.register("gemma2")(
             ),
         },
         wrong={"query_pre_attn_scalar": 48},
-        gguf="gemma2",
         needs_bos=True,
         gguf="gemma2",
     )

@@ -82,7 +82,6 @@ architectures.register("gemma3_text")(
             "both ways": Tiny("Gemma3TextModel", _TINY | {"use_bidirectional_attention": True}),
         },
         wrong={"query_pre_attn_scalar": 48},
-        gguf="gemma3",
         needs_bos=True,
         gguf="gemma3",
     )

@@ -44,6 +44,5 @@ architectures.register("qwen2")(
         },
         wrong={"rms_norm_eps": 0.1},
         gguf="qwen2",
-        gguf="qwen2",
     )
 )

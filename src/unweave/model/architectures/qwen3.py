@@ -45,6 +45,5 @@ architectures.register("qwen3")(
         },
         wrong={"rms_norm_eps": 0.1},
         gguf="qwen3",
-        gguf="qwen3",
     )
 )

@@ -1,0 +1,87 @@
+"""`unweave models`: the architectures that can be read, and the models at hand."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from unweave.cli import commands
+
+
+@commands.register("models")
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """List the supported architectures and the models at hand."""
+    found = _collect()
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _show(found)
+
+
+def _collect() -> dict[str, Any]:
+    from unweave.model import cache, sources
+    from unweave.model.checkpoint import architectures
+    from unweave.model.gguf_cache import is_cached
+
+    bundled = []
+    for name, model in sources.BUNDLED.items():
+        path = model.path()
+        # Only GGUF is converted and so kept in the cache; safetensors are used as they are.
+        converted = None if path is None or path.suffix != ".gguf" else is_cached(path)
+        bundled.append(
+            {
+                "name": name,
+                "default": name == sources.DEFAULT,
+                "note": model.note,
+                "path": None if path is None else str(path),
+                "cached": converted,
+                "install": model.install,
+            }
+        )
+    return {
+        "bundled": bundled,
+        "hub": sources.hub_models_at_hand(),
+        "transformer_lens": sources.LENS_NAMES,
+        "architectures": [
+            {"name": name, "gguf": architectures[name].gguf} for name in architectures
+        ],
+        "cache": str(cache.folder()),
+    }
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("model", "what", "at hand", title="Bundled models", title_justify="left")
+    for model in found["bundled"]:
+        name = f"{model['name']} (default)" if model["default"] else model["name"]
+        table.add_row(name, model["note"], _state(model))
+    console.print(table)
+    for model in found["bundled"]:
+        if model["path"] is None:
+            console.print(f"To install {model['name']}: {model['install']}", soft_wrap=True)
+    if found["hub"]:
+        console.print(f"From the hub, at hand: {', '.join(found['hub'])}")
+    names = [
+        f"{family['name']} (also GGUF)" if family["gguf"] else family["name"]
+        for family in found["architectures"]
+    ]
+    console.print(f"Architectures: {', '.join(names)}")
+    console.print(f"TransformerLens checkpoints: {', '.join(found['transformer_lens'])}")
+    console.print(
+        "Also: any name on the Hugging Face hub, a folder with config.json and safetensors, "
+        "a .gguf file."
+    )
+    console.print(f"Cache: {found['cache']}")
+
+
+def _state(model: dict[str, Any]) -> str:
+    if model["path"] is None:
+        return "no"
+    if model["cached"] is None:
+        return "yes"
+    return "yes, converted" if model["cached"] else "yes, converted on first use"

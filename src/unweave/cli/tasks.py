@@ -1,0 +1,192 @@
+"""`unweave tasks`: the behaviours at hand, their prompts, and checks of your own file."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unweave.cli import commands
+
+if TYPE_CHECKING:
+    from unweave.batch import Batch
+    from unweave.model.model import Model
+    from unweave.tasks.task import Task
+
+MEASURED = 32  # prompts on which `show` measures a model
+
+app = typer.Typer(help="List tasks, show their prompts, check a task file.")
+commands.register("tasks")(app)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+FirstToken = Annotated[
+    bool, typer.Option("--first-token", help="Let the first token of a longer answer stand for it.")
+]
+ModelName = Annotated[
+    str, typer.Option("--model", help="A short name, a hub name, a folder or a .gguf file.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def tasks(context: typer.Context, as_json: AsJson = False) -> None:
+    """List tasks, show their prompts, check a task file."""
+    if context.invoked_subcommand is None:
+        _list(as_json)
+
+
+def _list(as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from unweave.tasks.task import tasks as registered
+
+    found = [_about(registered[name]) for name in registered]
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    table = Table("task", "what", "metric", "prompts", "known circuits")
+    for task in found:
+        prompts = f"{task['n_discover']} + {task['n_evaluate']}"
+        known = ", ".join(f"{model} ({len(nodes)})" for model, nodes in task["known"].items())
+        table.add_row(task["name"], task["summary"], task["metric"], prompts, known)
+    console = Console()
+    console.print(table)
+    console.print("Also: your own prompts in a .jsonl or .csv file (unweave tasks validate FILE).")
+
+
+def _about(task: "Task") -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "summary": task.summary,
+        "metric": task.metric.name,
+        "formula": task.metric.formula,
+        "n_discover": task.n_discover,
+        "n_evaluate": task.n_evaluate,
+        "only_correct": task.only_correct,
+        "known": {name: [str(n) for n in circuit.nodes] for name, circuit in task.known.items()},
+    }
+
+
+@app.command()
+def show(
+    task: Annotated[str, typer.Argument(help="A task's name, or a .jsonl or .csv file.")],
+    model: ModelName = "smollm2-135m",
+    n: Annotated[int, typer.Option("-n", min=1, help="How many prompts to show.")] = 3,
+    seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
+    first_token: FirstToken = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print prompts with their labelled tokens, the metric, and how a model does."""
+    import warnings
+
+    from rich.console import Console
+
+    from unweave.model.loading import load
+    from unweave.tasks.accuracy import task_accuracy
+    from unweave.tasks.file import find_task
+
+    found = find_task(task, first_token)
+    progress = Console(stderr=True)
+    with (
+        progress.status(f"loading {model}") as status,
+        warnings.catch_warnings(record=True) as said,
+    ):
+        warnings.simplefilter("always")
+        loaded = load(model)
+        status.update(f"measuring {model} on {found.name}")
+        drawn = found.prompts(loaded, max(n, MEASURED), seed, "evaluate", only_correct=False)
+        batch = found.encode(loaded, drawn)
+        accuracy = task_accuracy(loaded, batch)
+    for warning in said:
+        progress.print(f"warning: {warning.message}", style="yellow", markup=False, soft_wrap=True)
+    examples = [_example(loaded, batch, i) for i in range(min(n, len(batch)))]
+    for example, prompt in zip(examples, drawn, strict=False):
+        example |= {"answers": prompt.answers, "distractors": prompt.distractors}
+    about = _about(found) | {
+        "model": loaded.name,
+        "measured": {"prompts": len(batch), **accuracy._asdict()},
+        "prompts": examples,
+    }
+    if as_json:
+        typer.echo(json.dumps(about, indent=2))
+    else:
+        _print(about, loaded)
+
+
+def _example(model: "Model", batch: "Batch", row: int) -> dict[str, Any]:
+    """A prompt with the characters of its labelled tokens."""
+    text = batch.texts[row]
+    _, spans = model.encode(text)
+    labels: dict[int, list[str]] = {}
+    for name, where in batch.positions.items():
+        labels.setdefault(int(where[row]), []).append(name)
+    positions = {
+        "/".join(names): {"index": index, "characters": spans[index]}
+        for index, names in sorted(labels.items())
+    }
+    return {"clean": text, "corrupted": batch.corrupted_texts[row], "positions": positions}
+
+
+def _print(about: dict[str, Any], model: "Model") -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    measured = about["measured"]
+    console.print(f"[bold]{about['name']}[/]: {about['summary']}")
+    console.print(Text(f"metric: {about['metric']} at end, {about['formula']}"))
+    console.print(
+        Text(
+            f"{about['model']} ({'with' if model.prepend_bos else 'no'} BOS): "
+            f"{measured['correct']:.0%} correct, {about['metric']} {measured['metric']:.3f} "
+            f"on {measured['prompts']} prompts"
+        )
+    )
+    for name, nodes in about["known"].items():
+        console.print(Text(f"known circuit in {name}, {len(nodes)} heads: {' '.join(nodes)}"))
+    for number, example in enumerate(about["prompts"], start=1):
+        console.print()
+        console.print(Text(f"{number}. clean      "), _labelled(example), soft_wrap=True)
+        console.print(Text(f"   corrupted  {example['corrupted']}"), soft_wrap=True)
+        for kind in ("answers", "distractors"):
+            words = " ".join(repr(word) for word in example[kind])
+            console.print(Text(f"   {kind:11}{words}"), soft_wrap=True)
+
+
+def _labelled(example: dict[str, Any]) -> Any:
+    """The clean text with its labelled tokens in brackets, each followed by its label."""
+    from rich.text import Text
+
+    text, done = Text(), 0
+    for label, position in example["positions"].items():
+        start, end = position["characters"]
+        word = example["clean"][start:end]
+        blank = len(word) - len(word.lstrip())
+        text.append(example["clean"][done : start + blank])
+        text.append(f"‹{word.lstrip()}›", style="bold").append(label, style="cyan")
+        done = end
+    return text.append(example["clean"][done:])
+
+
+@app.command()
+def validate(
+    file: Annotated[str, typer.Argument(help="A .jsonl or .csv file with prompts.")],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Also check answers and positions with its tokenizer."),
+    ] = None,
+    first_token: FirstToken = False,
+    as_json: AsJson = False,
+) -> None:
+    """Report every bad line of a task file; exits with 1 when there is one."""
+    from unweave.model.loading import load
+    from unweave.tasks.file import validate as check
+
+    problems = check(file, None if model is None else load(model), first_token)
+    if as_json:
+        typer.echo(json.dumps([problem._asdict() for problem in problems], indent=2))
+    else:
+        for line, reason in problems:
+            typer.echo(f"line {line}: {reason}" if line else reason)
+        typer.echo(f"{file}: {len(problems)} problems" if problems else f"{file}: no problems")
+    if problems:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Evaluation: how faithful, how small, how much better than chance."""

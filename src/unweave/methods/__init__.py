@@ -1,0 +1,1 @@
+"""Methods: ways to score the nodes of a model, each one file behind one interface."""

@@ -1,0 +1,84 @@
+"""The last step of every way to load: records, dtype, device, tokenizer, and BOS or not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from unweave.errors import UnweaveError
+from unweave.model.checkpoint import Checkpoint, architecture, read_network
+from unweave.model.model import Model
+from unweave.model.weights import Network
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A model before it is read.
+
+    Args:
+        model_type: The name of its architecture.
+        checkpoint: Its config and tensors.
+        tokenizer: Makes its tokenizer, or None; called only when the caller gave none.
+        adds_bos: Whether it is known to be trained with BOS; None asks the tokenizer.
+    """
+
+    model_type: str
+    checkpoint: Checkpoint
+    tokenizer: Callable[[], Any | None]
+    adds_bos: bool | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Wishes:
+    """What the caller of `load` asked for; None leaves it to the model."""
+
+    dtype: torch.dtype | None = None
+    device: torch.device | str | None = None
+    tokenizer: Any | None = None
+    bos: bool | None = None
+
+
+def assemble(name: str, source: Source, wishes: Wishes) -> Model:
+    """Reads the records strictly and puts the model together."""
+    network = read_network(source.model_type, source.checkpoint)
+    if wishes.dtype is not None:
+        network = network.to(wishes.dtype)
+    if wishes.device is not None:
+        network = _on_device(network, wishes.device)
+    if wishes.tokenizer is None:
+        tokenizer, adds_bos = source.tokenizer(), source.adds_bos
+    else:
+        tokenizer, adds_bos = wishes.tokenizer, None
+    model = Model(name, network, source.model_type, tokenizer)
+    return replace(model, prepend_bos=_prepends_bos(model, adds_bos, wishes.bos))
+
+
+def _on_device(network: Network, device: torch.device | str) -> Network:
+    try:
+        return network.to(torch.device(device))
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UnweaveError(f"device {device!s} cannot be used ({reason}): try cpu") from error
+
+
+def _prepends_bos(model: Model, adds_bos: bool | None, wish: bool | None) -> bool:
+    """The caller's wish; else what the file says, what the tokenizer does, what the family needs.
+
+    An encoder's tokenizer adds its own special tokens, so that BOS is a matter of decoders.
+    """
+    tokenizer = model.tokenizer
+    possible = model.family == "decoder" and getattr(tokenizer, "bos_token_id", None) is not None
+    if wish is not None:
+        if wish and not possible:
+            raise UnweaveError(
+                f"bos=True, but {model.name} is no decoder with a BOS token in its tokenizer: "
+                "leave bos out"
+            )
+        return wish
+    if not possible or tokenizer is None:
+        return False
+    if adds_bos is None:
+        # Tokenizers differ in how they say so; all of them show it.
+        adds_bos = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    return adds_bos or architecture(model.architecture).needs_bos

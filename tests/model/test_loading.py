@@ -1,0 +1,149 @@
+"""Objects and folders: shared, read whole, with their tokenizer and BOS."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from oracles.tiny_folders import GPT2, LENS, TOKENS, lens_folder, lens_state, words
+from oracles.transformer_lens import forward
+
+from unweave.errors import UnweaveError
+from unweave.model.checkpoint import Tiny
+from unweave.model.loading import from_transformers, load, oracle
+from unweave.model.weights import tensors
+from unweave.testing.oracle import build
+
+BERT = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 32,
+}
+
+
+def test_object_is_shared_not_copied() -> None:
+    reference = build(GPT2)
+    model = load(reference)
+    stored = {t.untyped_storage().data_ptr() for t in reference.state_dict().values()}
+    used = {t.untyped_storage().data_ptr() for t in tensors(model.network)}
+    assert used == stored
+    head = model.network.head.steps[0]
+    assert head.weight is model.network.body.embedding.tokens  # tied, and one object
+    with torch.no_grad():
+        expected = reference(TOKENS).logits
+    assert (model.logits(TOKENS) - expected).abs().max() < 1e-5
+    assert oracle(reference) is reference
+    assert model.name == "GPT2LMHeadModel"
+    assert from_transformers(reference, name="mine").name == "mine"
+
+
+def test_object_keeps_its_dtype_unless_another_is_given() -> None:
+    reference = build(GPT2).to(torch.bfloat16)
+    assert load(reference).network.dtype == torch.bfloat16
+    assert load(reference, dtype=torch.float64).network.dtype == torch.float64
+    assert from_transformers(reference, dtype=torch.float32).network.dtype == torch.float32
+
+
+def test_object_brings_the_tokenizer_it_was_saved_with(folder: Path) -> None:
+    from transformers import GPT2LMHeadModel
+
+    words(folder)
+    model = load(GPT2LMHeadModel.from_pretrained(folder))
+    assert model.encode("abc")[0] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [(3, "cannot load a int: expected a name"), (torch.nn.Linear(1, 1), "cannot load a Linear")],
+)
+def test_other_objects(x: Any, message: str) -> None:
+    with pytest.raises(UnweaveError, match=message):
+        load(x)
+
+
+def test_object_without_weights() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(GPT2Config(**GPT2.config))
+    with pytest.raises(UnweaveError, match="not in memory"):
+        load(model)
+
+
+def test_folder(saved: Path) -> None:
+    model = load(saved)
+    with torch.no_grad():
+        expected = build(GPT2)(TOKENS).logits
+    assert (model.logits(TOKENS) - expected).abs().max() < 1e-5
+    assert torch.equal(oracle(str(saved))(TOKENS).logits, build(GPT2)(TOKENS).logits)
+    assert load(saved, dtype=torch.float64).network.dtype == torch.float64
+
+
+def test_missing_tokenizer_matters_only_to_text(saved: Path) -> None:
+    model = load(saved)
+    assert model.tokenizer is None
+    with pytest.raises(UnweaveError, match="has no tokenizer: pass token ids, or load it with"):
+        model.logits("text")
+    with pytest.raises(UnweaveError, match="has no tokenizer: give a folder with"):
+        load(saved, tokenizer=saved)
+
+
+@pytest.mark.parametrize("first", [None, "<s>"])
+def test_bos_follows_the_tokenizer(first: str | None, folder: Path) -> None:
+    words(folder, first)
+    model = load(folder)
+    assert model.prepend_bos is (first is not None)
+    assert model.encode("ab")[0] == ([1, 2] if first is None else [0, 1, 2])
+    assert load(folder, bos=True).encode("ab")[0] == [0, 1, 2]
+    assert load(folder, bos=False).encode("ab")[0] == [1, 2]
+
+
+def test_tokenizer_of_another_folder(saved: Path, tmp_path: Path) -> None:
+    words(tmp_path)
+    assert load(saved, tokenizer=tmp_path).encode("cab")[0] == [3, 1, 2]
+    assert load(saved, tokenizer=load(saved, tokenizer=tmp_path).tokenizer).encode("a")[0] == [1]
+
+
+def test_bos_is_no_matter_of_encoders(tmp_path: Path) -> None:
+    build(Tiny("BertModel", BERT)).save_pretrained(tmp_path)
+    words(tmp_path, "<s>")
+    assert not load(tmp_path).prepend_bos
+    with pytest.raises(UnweaveError, match="bos=True, but"):
+        load(tmp_path, bos=True)
+
+
+def test_heads_that_the_class_leaves_out(tmp_path: Path) -> None:
+    """bert-base-uncased: trained with a pooler that BertForMaskedLM does not have."""
+    build(Tiny("BertForPreTraining", BERT)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"architectures": ["BertForMaskedLM"]})
+    )
+    assert load(tmp_path).logits(TOKENS).shape == (1, 4, 61)
+
+
+def test_minilm_equals_transformers() -> None:
+    model, reference = load("minilm"), oracle("minilm")
+    reference.set_attn_implementation("eager")  # sdpa is our kernel too, and then all bits agree
+    inputs = model.inputs(["a short text", "another text that is somewhat longer"])
+    with torch.no_grad():
+        hidden = reference(inputs.tokens, attention_mask=inputs.mask.long()).last_hidden_state
+    assert (model.logits(inputs) - hidden)[inputs.mask].abs().max() <= 1e-3
+    assert model.family == "encoder"
+
+
+def test_transformer_lens_folder(tmp_path: Path, unreachable: None) -> None:
+    model = load(lens_folder(tmp_path))
+    assert (model.logits(TOKENS)[0] - forward(LENS, lens_state(), TOKENS[0])).abs().max() < 1e-5
+    assert model.tokenizer is None
+    with pytest.raises(UnweaveError, match="transformers has no class to compare it with"):
+        oracle(tmp_path)
+
+
+def test_device_that_is_not_there(saved: Path) -> None:
+    with pytest.raises(UnweaveError, match="device nonsense cannot be used"):
+        load(saved, device="nonsense")
