@@ -1,9 +1,22 @@
 """Fixtures that several folders of tests share."""
 
 import pytest
+from hypothesis import Phase, settings
 
 from unweave.model.loading import load
 from unweave.model.model import Model
+
+# The same examples in every run, few enough for a model in each, and no folder left behind.
+# No shrinking: a draw here is small, and a failing one would be run for minutes.
+settings.register_profile(
+    "unweave",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=10,
+    phases=[Phase.explicit, Phase.generate],
+)
+settings.load_profile("unweave")
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,9 @@ def position_index(
 
 
 def _named(
-    site: Site, mask: Bool[Tensor, "batch position"], positions: Positions
+    site: Site,
+    mask: Bool[Tensor, "batch position"],
+    positions: Mapping[str, Int[Tensor, " given"]],
 ) -> Int[Tensor, " batch"]:
     if site.position not in positions:
         known = ", ".join(positions) or "none; use a number such as @3"

@@ -1,9 +1,12 @@
-"""`Scores`: what a method found out about sites."""
+"""`Scores`, `EdgeScores` and `Circuit`: what a method found out about sites and edges."""
 
+import html
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -24,6 +27,8 @@ class Scores:
         targets: Site names of inner targets.
         pairs: By measure ("ratio", "share", "signed"): relevance of each source to each target.
         about: Where the scores come from: method, rules, baseline, model.
+        order: Sources in the order that the method itself ranks them, where that is not their
+            magnitude; empty otherwise.
     """
 
     sources: tuple[str, ...]
@@ -32,6 +37,7 @@ class Scores:
     targets: tuple[str, ...] = ()
     pairs: Mapping[str, Float[Tensor, "source target"]] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.sources) != len(self.values):
@@ -40,7 +46,9 @@ class Scores:
             )
 
     def ranking(self, signed: bool = False) -> list[str]:
-        """Sources by score, the largest first; by magnitude unless `signed`."""
+        """Sources as the method ranks them: by magnitude of score, or by score when `signed`."""
+        if self.order and not signed:
+            return list(self.order)
         keys = self.values if signed else self.values.abs()
         # A stable order among equals keeps runs reproducible.
         order = torch.argsort(keys, descending=True, stable=True)
@@ -55,7 +63,12 @@ class Scores:
         """Writes the scores as safetensors, names and provenance in its metadata."""
         tensors = {"values": self.values, "examples": self.examples}
         tensors |= {f"pairs.{name}": value for name, value in self.pairs.items()}
-        names = {"sources": self.sources, "targets": self.targets, "about": dict(self.about)}
+        names = {
+            "sources": self.sources,
+            "targets": self.targets,
+            "about": dict(self.about),
+            "order": self.order,
+        }
         metadata = {name: json.dumps(value) for name, value in names.items()}
         contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         save_file(contiguous, path, metadata)
@@ -80,8 +93,167 @@ class Scores:
             tuple(metadata["targets"]),
             pairs,
             metadata["about"],
+            tuple(metadata["order"]),
         )
 
     def __repr__(self) -> str:
         top = ", ".join(f"{s} {self[s]:+.3g}" for s in self.ranking()[:5])
         return f"Scores({len(self.sources)} sources; top: {top})"
+
+    def _repr_html_(self) -> str:
+        values = dict(zip(self.sources, self.values.tolist(), strict=True))
+        rows = [(source, values[source]) for source in self.ranking()]
+        return _html_table(f"Scores of {len(rows)} nodes", rows, tuple(self.about.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeScores:
+    """Relevance of edges to a metric.
+
+    Args:
+        edges: Names such as `a0.h0->a5.h1<q>`, `input->m0`, `m11->logits`.
+        values: Mean over examples of each edge's score.
+        about: Where the scores come from: method, baseline, model.
+    """
+
+    edges: tuple[str, ...]
+    values: Float[Tensor, " edge"]
+    about: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.edges) != len(self.values):
+            raise UnweaveError(
+                f"{len(self.values)} scores for {len(self.edges)} edges: expected one each"
+            )
+
+    def ranking(self, signed: bool = False) -> list[str]:
+        """Edges by score, the largest first; by magnitude unless `signed`."""
+        keys = self.values if signed else self.values.abs()
+        order = torch.argsort(keys, descending=True, stable=True)
+        return [self.edges[i] for i in order.tolist()]
+
+    def __getitem__(self, edge: str) -> float:
+        if edge not in self.edges:
+            raise UnweaveError(f"no score for {edge!r}: {len(self.edges)} edges were scored")
+        return float(self.values[self.edges.index(edge)])
+
+    def save(self, path: str | Path) -> None:
+        """Writes the scores as safetensors, names and provenance in its metadata."""
+        metadata = {"edges": json.dumps(self.edges), "about": json.dumps(dict(self.about))}
+        save_file({"values": self.values.detach().cpu().contiguous()}, path, metadata)
+
+    @staticmethod
+    def load(path: str | Path) -> "EdgeScores":
+        """Reads scores back."""
+        from safetensors import safe_open
+
+        values = load_file(path)["values"]
+        with safe_open(path, "pt") as file:
+            metadata = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
+        return EdgeScores(tuple(metadata["edges"]), values, metadata["about"])
+
+    def __repr__(self) -> str:
+        top = ", ".join(f"{e} {self[e]:+.3g}" for e in self.ranking()[:5])
+        return f"EdgeScores({len(self.edges)} edges; top: {top})"
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """The nodes that carry a behaviour.
+
+    Args:
+        nodes: Site names, the most important first.
+        scores: The score of each node.
+        faithfulness: On prompts that were not used to find it.
+        found: Faithfulness on the prompts that it was found on.
+        total: How many nodes the model has.
+    """
+
+    nodes: tuple[str, ...]
+    scores: tuple[float, ...]
+    faithfulness: float
+    found: float
+    total: int
+    task: str
+    model: str
+    method: str
+
+    SCHEMA: ClassVar[int] = 1
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The record that `circuit.json` holds."""
+        pairs = zip(self.nodes, self.scores, strict=True)
+        return {
+            "schema_version": self.SCHEMA,
+            "task": self.task,
+            "model": self.model,
+            "method": self.method,
+            "size": self.size,
+            "total": self.total,
+            "faithfulness": self.faithfulness,
+            "faithfulness_on_discovery": self.found,
+            "nodes": [{"site": site, "score": score} for site, score in pairs],
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "Circuit":
+        """Reads the record back.
+
+        Raises:
+            UnweaveError: For a schema that this version does not know.
+        """
+        if record.get("schema_version") != Circuit.SCHEMA:
+            raise UnweaveError(
+                f"circuit has schema_version {record.get('schema_version')!r}: expected "
+                f"{Circuit.SCHEMA}; write it again with this version of unweave"
+            )
+        return Circuit(
+            tuple(node["site"] for node in record["nodes"]),
+            tuple(_number(node.get("score")) for node in record["nodes"]),
+            _number(record.get("faithfulness")),
+            _number(record.get("faithfulness_on_discovery")),
+            record["total"],
+            record["task"],
+            record["model"],
+            record["method"],
+        )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(self.nodes[:6]) + (", …" if self.size > 6 else "")
+        return (
+            f"Circuit({self.task} on {self.model}: {self.size} of {self.total} nodes, "
+            f"faithfulness {self.faithfulness:.2f}: {shown})"
+        )
+
+    def _repr_html_(self) -> str:
+        told = f"{self.size} of {self.total} nodes, faithfulness {self.faithfulness:.3f}"
+        rows = list(zip(self.nodes, self.scores, strict=True))
+        return _html_table(told, rows, (self.task, self.model, self.method))
+
+
+def _number(value: float | None) -> float:
+    """JSON has no NaN: what is not known is null there."""
+    return math.nan if value is None or math.isnan(value) else float(value)
+
+
+def _html_table(
+    caption: str, rows: Sequence[tuple[str, float]], about: Sequence[str], most: int = 20
+) -> str:
+    """Names with their scores and a bar each, for notebooks; every text is escaped."""
+    finite = [abs(score) for _, score in rows if math.isfinite(score)]
+    unit = 100 / (max(finite, default=0.0) or 1.0)
+    lines = []
+    for name, score in rows[:most]:
+        width = round(abs(score) * unit) if math.isfinite(score) else 0
+        colour = "#c2571a" if score < 0 else "#2f6fb5"
+        bar = f'<div style="background:{colour};height:.7em;width:{width}px"></div>'
+        name, number = html.escape(name), f"{score:+.3g}" if math.isfinite(score) else "–"
+        lines.append(f"<tr><td><code>{name}</code></td><td>{number}</td><td>{bar}</td></tr>")
+    if len(rows) > most:
+        lines.append(f'<tr><td colspan="3">… {len(rows) - most} more</td></tr>')
+    told = f"<b>{html.escape(caption)}</b> {html.escape(', '.join(map(str, about)))}"
+    return f'<table><caption style="text-align:left">{told}</caption>{"".join(lines)}</table>'

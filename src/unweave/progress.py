@@ -20,10 +20,11 @@ def silent() -> Iterator[None]:
 
 
 @contextmanager
-def progress(label: str, total: int | float) -> Iterator[Callable[[float], None]]:
+def progress(label: str, total: int | float) -> Iterator[Callable[[int | float], None]]:
     """Yields `advance(amount)`; the bar appears only once two seconds have passed.
 
-    On a terminal it is a live bar; elsewhere nothing is printed, so logs stay clean.
+    On a terminal it is a live bar; elsewhere nothing is printed, so logs stay clean. Within
+    another bar's block there is only the outer one.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -31,19 +32,20 @@ def progress(label: str, total: int | float) -> Iterator[Callable[[float], None]
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=console, transient=True)
-    began, started = time.monotonic(), False
+    began, started, wanted = time.monotonic(), False, _shown.get()
     task = bar.add_task(label, total=total)
 
-    def advance(amount: float) -> None:
+    def advance(amount: int | float) -> None:
         nonlocal started
         bar.advance(task, amount)
         due = time.monotonic() - began > _DELAY
-        if due and not started and console.is_terminal and _shown.get():
+        if due and not started and console.is_terminal and wanted:
             started = True
             bar.start()
 
     try:
-        yield advance
+        with silent():
+            yield advance
     finally:
         if started:
             bar.stop()

@@ -4,11 +4,10 @@ pass for `linear`."""
 import pytest
 import torch
 from oracles.patched import held, patched
-from oracles.tiny import all_sites, side_of, tiny_inputs, tiny_model, trimmed
+from oracles.tiny import all_sites, side_of, tiny_inputs, tiny_model, tiny_readout, trimmed
 from oracles.two_stream import two_stream
 
 from unweave.baselines import activations, counterfactual
-from unweave.batch import Readout
 from unweave.decompose.api import decompose, relevance
 from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, PROBABILITY_DIFFERENCE
 from unweave.model.model import Model
@@ -161,21 +160,6 @@ def test_removal_equals_activation_patching(shape, zero):
 METRICS = [LOGIT_DIFFERENCE, MARGIN, PROBABILITY_DIFFERENCE]
 
 
-def readout_of(model: Model, inputs: Inputs, metric, seed: int = 0) -> Readout:
-    """Each example has its own answers, distractors (some have fewer) and read position."""
-    draw = torch.Generator().manual_seed(seed)
-    side = inputs if inputs.decoder is None else inputs.decoder
-    rows = len(side.mask)
-    outputs = patched(model.network, inputs, [], {})
-    vocab = next(x for p, x in outputs.items() if p.kind == "logits").shape[-1]
-    ids = torch.stack([torch.randperm(vocab, generator=draw)[:3] for _ in range(rows)])
-    distractors = ids[:, 1:].clone()
-    distractors[0, 1] = -1
-    lengths = side.mask.sum(-1)
-    read = lengths - 1 - torch.arange(rows) % lengths
-    return Readout(metric, ids[:, :1], distractors, read)
-
-
 @pytest.mark.parametrize("metric", METRICS, ids=lambda m: m.name)
 @pytest.mark.parametrize(
     "shape",
@@ -192,7 +176,7 @@ def readout_of(model: Model, inputs: Inputs, metric, seed: int = 0) -> Readout:
 )
 def test_removal_scores_equal_the_change_of_the_metric(shape, metric):
     model, inputs = tiny_model(*shape), tiny_inputs(*shape)
-    readout, other = readout_of(model, inputs, metric), other_inputs(*shape, inputs)
+    readout, other = tiny_readout(model, inputs, metric), other_inputs(*shape, inputs)
     rest = ENCODER_DECODER_SOURCES if inputs.decoder is not None else DECODER_SOURCES[2:]
     sources = ["heads", *(s for s in rest if not any(".k" in n or ".v" in n for n in s))]
     scores = relevance(model, inputs, sources, readout, "removal", other, pairs=())
@@ -231,7 +215,7 @@ def test_removal_scores_equal_the_change_of_the_metric(shape, metric):
 )
 def test_linear_equals_one_backward_pass(shape, metric):
     model, inputs = tiny_model(*shape), tiny_inputs(*shape)
-    readout, other = readout_of(model, inputs, metric), other_inputs(*shape, inputs)
+    readout, other = tiny_readout(model, inputs, metric), other_inputs(*shape, inputs)
     sources = ["heads", "mlps"]
     scores = relevance(model, inputs, sources, readout, "linear", other, pairs=())
     seen = held(model.network, inputs)

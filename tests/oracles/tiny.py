@@ -8,11 +8,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from unweave.batch import Readout
+from unweave.metrics import LOGIT_DIFFERENCE, Metric
 from unweave.model.checkpoint import Tiny, architectures
 from unweave.model.loading import from_transformers
 from unweave.model.model import Model
 from unweave.model.program import Inputs
-from unweave.model.weights import Activation, Branch, Mlp, Network, Norm
+from unweave.model.weights import Activation, Branch, Linear, Mlp, Network, Norm
 from unweave.sites import Point, Site
 from unweave.testing.inputs import random_inputs
 from unweave.testing.oracle import build
@@ -60,9 +62,24 @@ def _solu(branches: tuple[Branch, ...]) -> tuple[Branch, ...]:
     return attention, replace(mlp, body=body)
 
 
-def has_heads(model: Model) -> bool:
-    """Whether the model has an output head, whose logits a metric can read."""
-    return bool(model.network.head.steps)
+def outputs_of(model: Model) -> int:
+    """How many logits the model has; 0 where it has no output head."""
+    linears = [step for step in model.network.head.steps if isinstance(step, Linear)]
+    return len(linears[-1].matrix) if linears else 0
+
+
+def tiny_readout(
+    model: Model, inputs: Inputs, metric: Metric = LOGIT_DIFFERENCE, seed: int = 0
+) -> Readout:
+    """Each example has its own answer, distractors (the first has fewer) and read position."""
+    draw = torch.Generator().manual_seed(seed)
+    mask, many = (inputs.decoder or inputs).mask, outputs_of(model)
+    ids = torch.stack([torch.randperm(many, generator=draw)[:3] for _ in mask])
+    distractors = ids[:, 1:].clone()
+    distractors[0, -1] = -1
+    reals = [row.nonzero().flatten().tolist() for row in mask]
+    read = torch.tensor([real[-1 - i % len(real)] for i, real in enumerate(reals)])
+    return Readout(metric, ids[:, :1], distractors, read)
 
 
 def tiny_inputs(

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from unweave.errors import UnweaveError
+from unweave.model.loading import load
 from unweave.sites import parse
 from unweave.tasks.accuracy import task_accuracy
 from unweave.tasks.task import tasks
 from unweave.testing.task import check_task
 
 TOKENIZERS = ("two-digit BPE", "two-digit BPE with BOS", "one-digit Metaspace", "WordPiece")
+LANGUAGE = [name for name in tasks if tasks[name].model is None]
+CLASSES = [name for name in tasks if tasks[name].model is not None]
 # What the default model reaches on any seed; measured figures are higher.
 FLOORS = {
     "ioi": (4.0, 0.95),
@@ -23,18 +26,29 @@ FLOORS = {
 }
 
 
-@pytest.mark.parametrize("name", [*tasks])
+@pytest.mark.parametrize("name", LANGUAGE)
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_contract_with_other_tokenizers(tokenized, name, kind):
     check_task(tasks[name], tokenized[kind])
 
 
-@pytest.mark.parametrize("name", [*tasks])
+@pytest.mark.parametrize("name", LANGUAGE)
 def test_contract_with_the_default_model(smollm2, name):
     check_task(tasks[name], smollm2, n=12)
 
 
-@pytest.mark.parametrize("name", [*tasks])
+@pytest.mark.parametrize("name", CLASSES)
+def test_contract_with_the_classifier(name):
+    check_task(tasks[name], load(tasks[name].model), n=12)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_language_model_has_no_classes(smollm2, name):
+    with pytest.raises(UnweaveError, match=f"--model {tasks[name].model}"):
+        tasks[name].batch(smollm2, 3)
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
 def test_default_model_does_the_task(smollm2, name):
     batch = tasks[name].batch(smollm2, 32, 7, "evaluate", only_correct=False)
     metric, correct = task_accuracy(smollm2, batch)

@@ -1,17 +1,20 @@
 """`unweave tasks`: the behaviours at hand, their prompts, and checks of your own file."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, no_type_check
 
 import typer
 
 from unweave.cli import commands
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from unweave.batch import Batch
     from unweave.model.model import Model
     from unweave.tasks.task import Task
 
+_NEXT_LINE = "\n" + " " * 16  # keeps a prompt of several lines below its first
 MEASURED = 32  # prompts on which `show` measures a model
 
 app = typer.Typer(help="List tasks, show their prompts, check a task file.")
@@ -21,12 +24,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 FirstToken = Annotated[
     bool, typer.Option("--first-token", help="Let the first token of a longer answer stand for it.")
 ]
-ModelName = Annotated[
-    str, typer.Option("--model", help="A short name, a hub name, a folder or a .gguf file.")
-]
 
 
 @app.callback(invoke_without_command=True)
+@no_type_check  # typer passes a base class of its own Context
 def tasks(context: typer.Context, as_json: AsJson = False) -> None:
     """List tasks, show their prompts, check a task file."""
     if context.invoked_subcommand is None:
@@ -34,6 +35,7 @@ def tasks(context: typer.Context, as_json: AsJson = False) -> None:
 
 
 def _list(as_json: bool) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
@@ -43,11 +45,10 @@ def _list(as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
-    table = Table("task", "what", "metric", "prompts", "known circuits")
+    table = Table("task", "what", "known circuit (heads)", box=box.SIMPLE_HEAD)
     for task in found:
-        prompts = f"{task['n_discover']} + {task['n_evaluate']}"
         known = ", ".join(f"{model} ({len(nodes)})" for model, nodes in task["known"].items())
-        table.add_row(task["name"], task["summary"], task["metric"], prompts, known)
+        table.add_row(task["name"], task["summary"], known)
     console = Console()
     console.print(table)
     console.print("Also: your own prompts in a .jsonl or .csv file (unweave tasks validate FILE).")
@@ -69,7 +70,10 @@ def _about(task: "Task") -> dict[str, Any]:
 @app.command()
 def show(
     task: Annotated[str, typer.Argument(help="A task's name, or a .jsonl or .csv file.")],
-    model: ModelName = "smollm2-135m",
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="The task's own or smollm2-135m unless given."),
+    ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="How many prompts to show.")] = 3,
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
     first_token: FirstToken = False,
@@ -81,23 +85,22 @@ def show(
     from rich.console import Console
 
     from unweave.model.loading import load
+    from unweave.model.sources import DEFAULT
     from unweave.tasks.accuracy import task_accuracy
     from unweave.tasks.file import find_task
 
     found = find_task(task, first_token)
-    progress = Console(stderr=True)
-    with (
-        progress.status(f"loading {model}") as status,
-        warnings.catch_warnings(record=True) as said,
-    ):
+    console = Console(stderr=True)
+    name = model or found.model or DEFAULT
+    with console.status(f"loading {name}"):
+        loaded = load(name)
+    drawn = found.prompts(loaded, max(n, MEASURED), seed, "evaluate", only_correct=False)
+    batch = found.encode(loaded, drawn)
+    with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        loaded = load(model)
-        status.update(f"measuring {model} on {found.name}")
-        drawn = found.prompts(loaded, max(n, MEASURED), seed, "evaluate", only_correct=False)
-        batch = found.encode(loaded, drawn)
         accuracy = task_accuracy(loaded, batch)
     for warning in said:
-        progress.print(f"warning: {warning.message}", style="yellow", markup=False, soft_wrap=True)
+        console.print(f"warning: {warning.message}", style="yellow", markup=False, soft_wrap=True)
     examples = [_example(loaded, batch, i) for i in range(min(n, len(batch)))]
     for example, prompt in zip(examples, drawn, strict=False):
         example |= {"answers": prompt.answers, "distractors": prompt.distractors}
@@ -145,26 +148,27 @@ def _print(about: dict[str, Any], model: "Model") -> None:
         console.print(Text(f"known circuit in {name}, {len(nodes)} heads: {' '.join(nodes)}"))
     for number, example in enumerate(about["prompts"], start=1):
         console.print()
-        console.print(Text(f"{number}. clean      "), _labelled(example), soft_wrap=True)
-        console.print(Text(f"   corrupted  {example['corrupted']}"), soft_wrap=True)
+        lines = [_labelled(example), Text(example["corrupted"].replace("\n", _NEXT_LINE))]
         for kind in ("answers", "distractors"):
-            words = " ".join(repr(word) for word in example[kind])
-            console.print(Text(f"   {kind:11}{words}"), soft_wrap=True)
+            lines.append(Text(" ".join(repr(word) for word in example[kind])))
+        kinds = (f"{number}. clean", "   corrupted", "   answers", "   distractors")
+        for kind, line in zip(kinds, lines, strict=True):
+            console.print(Text(f"{kind:{len(_NEXT_LINE) - 1}}").append(line), soft_wrap=True)
 
 
-def _labelled(example: dict[str, Any]) -> Any:
+def _labelled(example: dict[str, Any]) -> "Text":
     """The clean text with its labelled tokens in brackets, each followed by its label."""
     from rich.text import Text
 
-    text, done = Text(), 0
+    clean, text, done = example["clean"], Text(), 0
     for label, position in example["positions"].items():
         start, end = position["characters"]
-        word = example["clean"][start:end]
+        word = clean[start:end]
         blank = len(word) - len(word.lstrip())
-        text.append(example["clean"][done : start + blank])
+        text.append(clean[done : start + blank].replace("\n", _NEXT_LINE))
         text.append(f"‹{word.lstrip()}›", style="bold").append(label, style="cyan")
         done = end
-    return text.append(example["clean"][done:])
+    return text.append(clean[done:].replace("\n", _NEXT_LINE))
 
 
 @app.command()

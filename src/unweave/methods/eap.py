@@ -1,25 +1,23 @@
-"""EAP: gradient × difference (attribution patching; Syed et al., 2023), at nodes."""
+"""EAP: gradient × difference (attribution patching; Syed, Rager & Conmy, 2023).
 
-from collections.abc import Mapping
-from typing import Any
+    node  s(u)    = ⟨∂m/∂z_u, z_u − μ_u⟩
+    edge  s(u, v) = ⟨∂m/∂(input of v), out_u − out_u(μ)⟩
+
+all at the clean run, summed over positions, averaged over examples. v is the query, key or value
+of one head, an MLP or the logits, and out_u what node u adds to the residual stream.
+"""
 
 import torch
 
-from unweave.circuits import Scores
-from unweave.methods.gradients import metric_gradients, node_products
-from unweave.methods.method import Method, Problem, methods, node_scores
-
-ROWS = 16  # prompts in one forward and backward pass on a CPU
-
-
-def parts(count: int, device: torch.device) -> list[slice]:
-    """Prompts, a few at a time: the backward pass keeps every activation."""
-    rows = ROWS if device.type == "cpu" else 8 * ROWS
-    return [slice(i, min(i + rows, count)) for i in range(0, count, rows)]
+from unweave.circuits import EdgeScores, Scores
+from unweave.graph import graph_of
+from unweave.methods.edges import EdgeGradients, contributions, edge_parts, matrix_of
+from unweave.methods.gradients import differences, metric_gradients, node_products, parts
+from unweave.methods.method import Method, Options, Problem, edge_scores, methods, node_scores
 
 
-def score(problem: Problem, options: Mapping[str, Any]) -> Scores:
-    """⟨∂m/∂z, z − μ⟩ at the clean run: one forward and one backward pass for all nodes."""
+def score(problem: Problem, options: Options) -> Scores:
+    """One forward and one backward pass for all nodes."""
     model, columns = problem.model, []
     for part in parts(len(problem.batch), model.network.device):
         batch, baseline = problem.batch.select(part), problem.baseline.select(part)
@@ -29,16 +27,19 @@ def score(problem: Problem, options: Mapping[str, Any]) -> Scores:
     return node_scores(problem, torch.cat(columns, 1), method="eap")
 
 
-def differences(values, baseline, batch):
-    """z − μ at every point; in the last block an MLP has only the position that is read."""
-    reads = batch.readout.read[:, None]
-    length = batch.clean.mask.shape[1]
-    return {
-        point: x - baseline.at(point, x, reads if x.shape[1] < length else None)
-        for point, x in values.items()
-    }
+def score_edges(problem: Problem, options: Options) -> EdgeScores:
+    """One forward and one backward pass for all edges."""
+    model, graph, total = problem.model, graph_of(problem.model), None
+    for part in edge_parts(problem, graph):
+        batch, baseline = problem.batch.select(part), problem.baseline.select(part)
+        gradients = EdgeGradients(model, batch, graph)
+        clean = gradients.add()
+        scores = matrix_of(gradients, contributions(model, graph, batch, baseline, clean))
+        total = scores if total is None else total + scores
+    assert total is not None
+    return edge_scores(problem, graph, total / len(problem.batch), method="eap")
 
 
 methods.register("eap")(
-    Method("eap", "gradient × difference, one backward pass", score)
+    Method("eap", "gradient × difference, one backward pass", score, score_edges=score_edges)
 )

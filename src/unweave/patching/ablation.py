@@ -116,7 +116,7 @@ def run_circuits(
         rows: Circuits × examples in one forward pass; None chooses by device.
     """
     points = list(points)
-    limit = rows or (_GPU_ROWS if model.network.device.type == "cuda" else _CPU_ROWS)
+    limit = rows or rows_at_once(model)
     values = torch.zeros(len(circuits), len(batch), device=model.network.device)
     values = values.to(model.network.dtype)
     examples_at_once = min(len(batch), limit)
@@ -136,13 +136,26 @@ def run_circuits(
 def _metric(
     model: Model, batch: Batch, keep: dict, baseline: Baseline, count: int
 ) -> Float[Tensor, "circuit batch"]:
-    reads = batch.readout.read.repeat(count)[:, None]
+    reads = read_positions(model, batch).repeat(count)[:, None]
     ops = Patch(keep, baseline, len(batch), reads)
     logits = run(model.network, repeat_inputs(batch.clean, count), ops)
     return batch.readout.measure(logits[:, 0].unflatten(0, (count, -1)))
 
 
+def rows_at_once(model: Model) -> int:
+    """How many prompt rows one forward pass takes on the model's device."""
+    return _GPU_ROWS if model.network.device.type == "cuda" else _CPU_ROWS
+
+
+def read_positions(model: Model, batch: Batch) -> Int[Tensor, " batch"]:
+    """Where the output is read: a classifier on its first token reads nothing else."""
+    read = batch.readout.read
+    return torch.zeros_like(read) if model.network.head.first else read
+
+
 def repeat_inputs(inputs: Inputs, count: int) -> Inputs:
     """The whole batch, `count` times over."""
+    if count == 1:
+        return inputs
     index = torch.arange(len(inputs.mask), device=inputs.mask.device).repeat(count)
     return inputs.select(index)

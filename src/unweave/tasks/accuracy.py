@@ -11,6 +11,7 @@ from unweave.batch import Batch
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import run
+from unweave.progress import progress
 
 ROWS = 16  # prompts in one forward pass
 FAILS_BELOW = 0.6  # share of correct answers: with one distractor, chance is a half
@@ -40,11 +41,12 @@ class _AtRead(Plain):
 def clean_metric(model: Model, batch: Batch) -> Float[Tensor, " batch"]:
     """The metric of each clean prompt, some rows at a time."""
     values = []
-    with torch.no_grad():
+    with torch.no_grad(), progress("clean prompts", len(batch)) as advance:
         for start in range(0, len(batch), ROWS):
             rows = batch.select(slice(start, start + ROWS))
             logits = run(model.network, rows.clean, _AtRead(rows.readout.read))
             values.append(rows.readout.measure(logits[:, 0]))
+            advance(float(len(rows)))
     return torch.cat(values)
 
 

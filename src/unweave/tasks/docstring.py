@@ -13,7 +13,7 @@ from unweave.tasks.words import Words
 
 TEMPLATE = '''
 def __init__(self, {p1}, {p2}, {A:A_def}, {B:B_def}, {C:C_def}, {s1}):
-    """Create a {w1} {w2}.
+    """Set up the {w1} {w2}.
 
     :param {docA:A_doc}: the {w3} {w4}
     :param {docB:B_doc}: the {w5} {w6}
@@ -44,10 +44,11 @@ ATTN_ONLY = KnownCircuit(
     only_correct=True,
 )
 def docstring(words: Words, n: int, rng: Random) -> list[Prompt]:
-    """A docstring documents arguments in their order: after A and B comes C.
+    """A docstring names arguments in their order.
 
-    Corrupted ("random_random"): A, B and C are replaced in the definition, and A and B by yet
-    other names in the docstring. The prompts are those that the model answers correctly.
+    After A and B comes C. Corrupted ("random_random"): A, B and C are replaced in the definition,
+    and A and B by yet other names in the docstring. The prompts are those that the model answers
+    correctly.
     """
     names, nouns = words.single(NAMES, at_least=11), words.single(WORDS, at_least=6)
     prompts = []

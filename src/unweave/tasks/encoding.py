@@ -100,16 +100,21 @@ def to_batch(
         ),
         read_corrupted=vector([row.read_corrupted for row in rows]),
         positions={name: vector([row.positions[name] for row in rows]) for name in names},
-        groups=vector([group_of(p, row) for p, row in zip(prompts, rows, strict=True)]),
+        groups=vector(
+            [
+                group_of(prompt.template, row.clean, row.corrupted)
+                for prompt, row in zip(prompts, rows, strict=True)
+            ]
+        ),
         aligned=all(len(row.clean) == len(row.corrupted) for row in rows),
         texts=tuple(prompt.clean for prompt in prompts),
         corrupted_texts=tuple(prompt.corrupted for prompt in prompts),
     )
 
 
-def group_of(prompt: Prompt, row: Encoded) -> int:
-    """A number for (template, lengths), the same in every process."""
-    key = f"{prompt.template} {len(row.clean)} {len(row.corrupted)}"
+def group_of(template: str, clean: Sequence[int], corrupted: Sequence[int]) -> int:
+    """A number for a template and the lengths of a prompt's tokens, the same in every process."""
+    key = f"{template} {len(clean)} {len(corrupted)}"
     return int.from_bytes(blake2b(key.encode(), digest_size=7).digest())
 
 

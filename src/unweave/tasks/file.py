@@ -25,20 +25,12 @@ from unweave.model.model import Model
 from unweave.registry import nearest
 from unweave.tasks.encoding import encode
 from unweave.tasks.prompt import Answer, Prompt, Span
-from unweave.tasks.task import Part, Stream, Task, key_hash, tasks
+from unweave.tasks.task import Part, Stream, Task, key_hash, made, tasks
 from unweave.tasks.words import Words
 
 SUFFIXES = (".jsonl", ".csv")
-COLUMNS = (
-    "clean",
-    "corrupted",
-    "answer",
-    "answers",
-    "distractor",
-    "distractors",
-    "positions",
-    "template",
-)
+_SEVERAL = ("answer", "answers", "distractor", "distractors")
+COLUMNS = ("clean", "corrupted", *_SEVERAL, "positions", "template")
 
 
 class Problem(NamedTuple):
@@ -49,7 +41,7 @@ class Problem(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line and what it holds: the fields by column, or why there are none."""
+    """A line and its fields by column, or why there are none."""
 
     line: int
     fields: Mapping[str, Any] | Problem
@@ -68,6 +60,8 @@ def find_task(name: str | Path, first_token: bool = False) -> Task:
     path = Path(name)
     if path.suffix in SUFFIXES:
         return read_task(path, first_token=first_token)
+    if str(name) in made:
+        return made[str(name)]
     if str(name) not in tasks and (path.suffix or len(path.parts) > 1):
         raise UnweaveError(f"{name}: a task is a name or a file that ends in .jsonl or .csv")
     found = tasks[str(name)]

@@ -4,6 +4,7 @@ Hanna et al., How does GPT-2 compute greater-than? (NeurIPS 2023). The nouns are
 """
 
 from random import Random
+from typing import NamedTuple
 
 from unweave.errors import UnweaveError
 from unweave.metrics import PROBABILITY_DIFFERENCE
@@ -28,45 +29,57 @@ GPT2 = KnownCircuit(
 
 @task("greater-than", metric=PROBABILITY_DIFFERENCE, known={"gpt2": GPT2}, per_group=32)
 def greater_than(words: Words, n: int, rng: Random) -> list[Prompt]:
-    """A span of years ends after it began; the corrupted one begins in the year XX01.
+    """A span of years ends after it began.
 
-    Where the tokenizer gives two digits one token, the answers are the years of the century after
-    YY. Where it gives each digit its own, YY ends in 9, so that the tens digit alone decides; the
-    position YY is then that digit.
+    In the corrupted prompt it begins in the year XX01. Where the tokenizer gives two digits one
+    token, the answers are the years of the century after YY. Where it gives each digit its own, YY
+    ends in 9, so that the tens digit alone decides; the position YY is then that digit.
     """
-    nouns, years = words.single(NOUNS, at_least=3), _years(words)
+    nouns, centuries = words.single(NOUNS, at_least=3), _centuries(words)
     prompts = []
     for _ in range(n):
-        noun = rng.choice(nouns)
-        century = rng.choice(list(years))
-        year, width = rng.choice(years[century])
-        clean, spans = fill(TEMPLATE, noun=noun, century=century, year=year)
-        corrupted, _ = fill(TEMPLATE, noun=noun, century=century, year="01")
-        every = [f"{y:0{width}}" for y in range(10**width)]
-        every = [y for y in every if len(words.after(century, y)) == 1]
+        noun, century = rng.choice(nouns), rng.choice(centuries)
+        year, width = rng.choice(century.years), century.width
+        clean, spans = fill(TEMPLATE, noun=noun, century=century.name, year=year)
+        corrupted, _ = fill(TEMPLATE, noun=noun, century=century.name, year="01")
         decisive = (spans["YY"][0], spans["YY"][0] + width)
         prompts.append(
             Prompt(
                 clean,
                 corrupted,
-                answers=tuple(y for y in every if y > year[:width]),
-                distractors=tuple(y for y in every if y <= year[:width]),
+                answers=tuple(y for y in century.answers if y > year[:width]),
+                distractors=tuple(y for y in century.answers if y <= year[:width]),
                 spans={"NOUN": spans["NOUN"], "XX": spans["XX"], "YY": decisive},
-                key=f"{noun} {century}",
+                key=f"{noun} {century.name}",
             )
         )
     return prompts
 
 
-def _years(words: Words) -> dict[str, list[tuple[str, int]]]:
-    """The years YY of each century that the tokenizer splits well, with the digits a token has."""
-    found = {}
-    for century in map(str, CENTURIES):
-        width = _digits(words, century, "01")
-        years = {1: range(19, 90, 10), 2: range(2, 99)}.get(width, range(0))
-        kept = [(f"{y:02}", width) for y in years if _digits(words, century, f"{y:02}") == width]
-        if kept:
-            found[century] = kept
+class _Century(NamedTuple):
+    """A century as a tokenizer sees it: a token of its years has `width` digits.
+
+    `years` are those that it splits well, `answers` the tokens that may follow XX.
+    """
+
+    name: str
+    width: int
+    years: list[str]
+    answers: list[str]
+
+
+def _centuries(words: Words) -> list[_Century]:
+    found = []
+    for name in map(str, CENTURIES):
+        width = _digits(words, name, "01")
+        numbers = {1: range(19, 90, 10), 2: range(2, 99)}.get(width, range(0))
+        years = [y for y in map("{:02}".format, numbers) if _digits(words, name, y) == width]
+        tokens = [f"{y:0{width}}" for y in range(10**width)]
+        answers = [y for y in tokens if len(words.after(name, y)) == 1]
+        # Both sides need an answer, whatever the tokenizer lacks.
+        years = [y for y in years if answers and answers[0] <= y[:width] < answers[-1]]
+        if years:
+            found.append(_Century(name, width, years, answers))
     if not found:
         text = "in 1734"
         pieces = [text[start:end].strip() for start, end in words.pieces(text)[1:]]

@@ -24,7 +24,7 @@ WORDS = """
 
 @task("induction", metric=LOGIT_DIFFERENCE, per_group=32)
 def induction(words: Words, n: int, rng: Random) -> list[Prompt]:
-    """Random words begin to repeat: the word that followed last time follows again.
+    """Random words begin to repeat.
 
     Some words of a random list are said again, in order; the answer is the one that came next,
     the distractor one that followed another word. In the corrupted prompt other words stand

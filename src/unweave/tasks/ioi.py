@@ -65,7 +65,7 @@ GPT2 = KnownCircuit(
     per_group=8,
 )
 def ioi(words: Words, n: int, rng: Random) -> list[Prompt]:
-    """Of two people one gives something: the other one's name follows.
+    """One of two people gives something to the other.
 
     Clean prompts come in the orders ABBA and BABA; the corrupted ones have three different names
     (ABC), so that nobody is mentioned twice.

@@ -31,7 +31,7 @@ VERBS = {"singular": ("is", "was"), "plural": ("are", "were")}
 
 @task("sva", metric=LOGIT_DIFFERENCE, per_group=16)
 def sva(words: Words, n: int, rng: Random) -> list[Prompt]:
-    """A verb agrees with its subject, whatever the number of the noun in between.
+    """A verb agrees with its subject, whatever noun stands in between.
 
     In the corrupted prompt the subject has the other number.
     """

@@ -21,7 +21,7 @@ from unweave.model.model import Model
 from unweave.registry import Registry
 from unweave.sites import Site, parse
 from unweave.tasks.accuracy import ROWS, clean_metric
-from unweave.tasks.encoding import encode, group_of, to_batch
+from unweave.tasks.encoding import group_of, to_batch
 from unweave.tasks.prompt import Prompt
 from unweave.tasks.words import Words
 
@@ -46,12 +46,22 @@ class KnownCircuit:
         reference: Where it was published.
         added: Heads that the authors add for a circuit that does better ("augmented").
         aliases: Other names of the model.
+        ablations: By ablation, where it matters: a node whose output never changes is needed when
+            it is ablated to zero, and not missed when it is ablated to its mean.
+        edges: By ablation: (upstream, downstream), the latter a head's input such as a1.h0.k,
+            an MLP or the logits.
     """
 
     nodes: tuple[Site, ...]
     reference: str
     added: tuple[Site, ...] = ()
     aliases: tuple[str, ...] = ()
+    ablations: Mapping[str, tuple[Site, ...]] = field(default_factory=dict)
+    edges: Mapping[str, tuple[tuple[Site, Site], ...]] = field(default_factory=dict)
+
+    def under(self, ablation: str) -> tuple[Site, ...]:
+        """Its nodes under an ablation."""
+        return self.ablations.get(ablation, self.nodes)
 
     @property
     def augmented(self) -> tuple[Site, ...]:
@@ -79,6 +89,8 @@ class Task:
             are few groups.
         only_correct: Whether to keep only the prompts that the model answers correctly.
         first_token: Whether the first token of a longer answer stands for it.
+        model: The bundled classifier whose classes are the answers; None for a task of any
+            language model.
     """
 
     name: str
@@ -92,6 +104,7 @@ class Task:
     per_group: int = 8
     only_correct: bool = False
     first_token: bool = False
+    model: str | None = None
 
     def batch(
         self,
@@ -154,6 +167,11 @@ class Task:
         per_group: int | None,
         only_correct: bool | None,
     ) -> list[Prompt]:
+        if self.model is not None and not words.model.network.head.labels:
+            raise UnweaveError(
+                f"task {self.name} asks for classes and {words.model.name} has none: use "
+                f"{self.model} (--model {self.model})"
+            )
         if (n is not None and n < 1) or (per_group is not None and per_group < 1):
             raise UnweaveError(f"{n if n is not None else per_group} prompts: expected 1 or more")
         drawn = self.stream(words, seed, part)
@@ -172,8 +190,10 @@ class Task:
         for _ in range(_MOST_ROUNDS):
             known, chunk = len(groups), list(islice(drawn, _ROUND))
             for prompt in chunk:
-                row = encode(words, prompt, self.relative, self.first_token)
-                group = groups.setdefault(group_of(prompt, row), [])
+                clean, corrupted = (
+                    words.model.encode(text)[0] for text in (prompt.clean, prompt.corrupted)
+                )
+                group = groups.setdefault(group_of(prompt.template, clean, corrupted), [])
                 if len(group) < per_group:
                     group.append(prompt)
             full = all(len(group) == per_group for group in groups.values())
@@ -197,6 +217,8 @@ class Task:
 
 
 tasks: Registry[Task] = Registry("task", "unweave.tasks")
+# Tasks that belong to one model that code builds, whose circuit is known by construction.
+made: Registry[Task] = Registry("task", "unweave.tasks.made")
 
 
 def task(
@@ -209,6 +231,8 @@ def task(
     n_evaluate: int = 100,
     per_group: int = 8,
     only_correct: bool = False,
+    model: str | None = None,
+    registry: Registry[Task] = tasks,
 ) -> Callable[[Make], Task]:
     """Turns a function that writes prompts into a task, and registers it.
 
@@ -217,7 +241,7 @@ def task(
     """
 
     def build(make: Make) -> Task:
-        return tasks.register(name)(
+        return registry.register(name)(
             Task(
                 name,
                 (make.__doc__ or name).strip().splitlines()[0],
@@ -229,6 +253,7 @@ def task(
                 n_evaluate,
                 per_group,
                 only_correct,
+                model=model,
             )
         )
 

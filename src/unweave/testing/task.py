@@ -22,7 +22,7 @@ def check_task(task: Task, model: Model, n: int = 24) -> None:
 
     Args:
         task: The task.
-        model: Any decoder with a tokenizer; a tiny random one will do.
+        model: Any decoder with a tokenizer, a tiny random one will do; or the task's classifier.
         n: Prompts to draw of each part.
 
     Raises:
@@ -79,7 +79,8 @@ def _check_texts(model: Model, prompts: list[Prompt], batch: Batch) -> None:
         for row, text in enumerate(texts):
             ids = side.tokens[row][side.mask[row]].tolist()
             assert ids == model.encode(text)[0], f"other tokens than those of {text!r}"
-            assert int(read[row]) == len(ids) - 1, f"{text!r} is not read at its end"
+            where = len(ids) - 1 if model.family == "decoder" else 0
+            assert int(read[row]) == where, f"{text!r} is not read at token {where}"
     for prompt in prompts:
         same = model.encode(prompt.clean)[0] == model.encode(prompt.corrupted)[0]
         assert not same, f"corruption does not change the tokens of {prompt.clean!r}"
@@ -109,7 +110,8 @@ def _check_answers(model: Model, batch: Batch) -> None:
         assert not right & wrong, f"an answer to {text!r} is also a distractor"
         unknown = getattr(model.tokenizer, "unk_token_id", None)
         ends = getattr(model.tokenizer, "eos_token_id", None)
-        assert unknown == ends or unknown not in right | wrong, f"an unknown answer to {text!r}"
+        known = model.network.head.labels or unknown == ends or unknown not in right | wrong
+        assert known, f"an unknown answer to {text!r}"
 
 
 def _check_groups(batch: Batch) -> None:

@@ -1,0 +1,6 @@
+"""Words and phrases of one text: how much each adds to what the model says about it."""
+
+from unweave.attribution.attribute import Attribution, attribute
+from unweave.attribution.peers import Comparison, compare
+
+__all__ = ["Attribution", "Comparison", "attribute", "compare"]

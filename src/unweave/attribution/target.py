@@ -1,0 +1,145 @@
+"""What is explained: one output minus another, a class or a token each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unweave.attribution.texts import Encoded
+from unweave.baselines import ZERO
+from unweave.errors import UnweaveError
+from unweave.model.model import Model, pad
+from unweave.model.program import Inputs, run
+from unweave.model.weights import Linear
+from unweave.patching.ablation import Patch
+from unweave.registry import nearest
+from unweave.tasks.words import Words
+
+
+@dataclass(frozen=True)
+class Target:
+    """logit[answer] − logit[other].
+
+    Args:
+        predicted: The name of the output with the largest logit.
+        metric: The logit difference itself.
+    """
+
+    answer: int
+    other: int
+    name: str
+    predicted: str
+    metric: float
+
+
+def inputs_of(
+    model: Model, rows: Sequence[Sequence[int]], decoder: Sequence[int] | None
+) -> Inputs:
+    """Token rows as inputs, with the decoder's tokens so far for an encoder-decoder."""
+    inputs = pad(rows, model.network.device)
+    if model.network.encoder is None:
+        return inputs
+    prefix = decoder_start(model) if decoder is None else list(decoder)
+    side = pad([prefix] * len(rows), model.network.device)
+    return Inputs(inputs.mask, inputs.tokens, decoder=side)
+
+
+def decoder_start(model: Model) -> list[int]:
+    """The token that a decoder begins with: BART's is its end token, T5's and Marian's padding."""
+    names = ("eos_token_id",) if model.architecture == "bart" else ("pad_token_id",)
+    found = [getattr(model.tokenizer, name, None) for name in names]
+    if found[0] is None:
+        raise UnweaveError(
+            f"{model.name} is an encoder-decoder: give the decoder's tokens so far as decoder=[…]"
+        )
+    return [found[0]]
+
+
+def reads_of(
+    model: Model, texts: Sequence[Encoded], decoder: Sequence[int] | None
+) -> Int[Tensor, " batch"]:
+    """Where the output is read: the decoder's last token in an encoder-decoder."""
+    if model.network.encoder is not None and not model.network.head.first:
+        last = len(decoder_start(model) if decoder is None else decoder) - 1
+        reads = [last] * len(texts)
+    else:
+        reads = [text.read for text in texts]
+    return torch.tensor(reads, device=model.network.device)
+
+
+def read_logits(
+    model: Model, inputs: Inputs, read: Int[Tensor, " batch"]
+) -> Float[Tensor, "batch out"]:
+    """The outputs at one position a row."""
+    with torch.no_grad():
+        return run(model.network, inputs, Patch({}, ZERO, len(read), read[:, None]))[:, 0]
+
+
+def find_targets(
+    model: Model,
+    texts: Sequence[Encoded],
+    target: str | int | None,
+    against: str | int | None,
+    decoder: Sequence[int] | None = None,
+) -> list[Target]:
+    """The target of each text: what was asked for, else the prediction against the runner-up.
+
+    Raises:
+        UnweaveError: For an unknown class, or a text that is not one token.
+    """
+    if not any(isinstance(step, Linear) for step in model.network.head.steps):
+        raise UnweaveError(f"{model.name} has no output head to explain")
+    ids = [text.ids for text in texts]
+    found = read_logits(model, inputs_of(model, ids, decoder), reads_of(model, texts, decoder))
+    targets = []
+    for text, row in zip(texts, found, strict=True):
+        best = [int(i) for i in row.topk(min(3, len(row))).indices]
+        answer = best[0] if target is None else _output(model, text, target, len(row))
+        if against is None:
+            other = next((i for i in best if i != answer), answer)
+        else:
+            other = _output(model, text, against, len(row))
+        if other == answer:
+            raise UnweaveError(
+                f"{_name(model, answer)} is compared with itself: give another --against"
+            )
+        name = f"{_name(model, answer)} − {_name(model, other)}"
+        metric = float(row[answer] - row[other])
+        targets.append(Target(answer, other, name, _name(model, best[0]), metric))
+    return targets
+
+
+def _output(model: Model, text: Encoded, wanted: str | int, outputs: int) -> int:
+    labels = model.network.head.labels
+    if isinstance(wanted, str) and wanted not in labels and (labels or model.network.head.first):
+        if not wanted.lstrip("-").isdigit():
+            raise UnweaveError(
+                f"{wanted!r} is not a class of {model.name}: {nearest(wanted, labels)}"
+            )
+        wanted = int(wanted)
+    if isinstance(wanted, int):
+        if not 0 <= wanted < outputs:
+            raise UnweaveError(f"{model.name} has outputs 0–{outputs - 1}: found {wanted}")
+        return wanted
+    if labels:
+        return labels.index(wanted)
+    context = text.text if model.family == "decoder" else ""
+    tokens = Words(model).after(context, wanted)
+    if len(tokens) != 1:
+        pieces = "|".join(model.decode(token) for token in tokens)
+        raise UnweaveError(
+            f"{wanted!r} is {len(tokens)} tokens for {model.name} ({pieces}): choose a word that is "
+            "one token, mind the leading space"
+        )
+    return tokens[0]
+
+
+def _name(model: Model, output: int) -> str:
+    labels = model.network.head.labels
+    if labels:
+        return labels[output]
+    if model.network.head.first or model.tokenizer is None:
+        return str(output)
+    return repr(model.decode(output))

@@ -1,0 +1,166 @@
+"""`unweave compare`: methods side by side on the same prompts, ablations and metrics."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unweave.cli import commands
+from unweave.errors import UnweaveError
+
+
+@commands.register("compare")
+def compare(
+    tasks: Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl and .csv files.")],
+    methods: Annotated[
+        str, typer.Option(help="Names with commas between; all methods unless given.")
+    ] = "",
+    model: Annotated[
+        str, typer.Option(help="A short name, a hub name, a folder or a .gguf file.")
+    ] = "smollm2-135m",
+    seeds: Annotated[str, typer.Option(help="Numbers with commas between.")] = "0",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the cells; by default runs/compare-MODEL.", show_default=False
+        ),
+    ] = None,
+    n_discover: Annotated[
+        int | None, typer.Option(min=1, help="Prompts to score nodes with; by default the task's.")
+    ] = None,
+    n_evaluate: Annotated[
+        int | None, typer.Option(min=1, help="Held-out prompts; by default the task's.")
+    ] = None,
+    baseline: Annotated[
+        str, typer.Option(help="mean, counterfactual or zero: what an ablated node becomes.")
+    ] = "mean",
+    mlps: Annotated[bool, typer.Option("--mlps", help="MLPs are nodes too.")] = False,
+    draws: Annotated[int, typer.Option(min=1, help="Random circuits of each size.")] = 10,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Compare methods on tasks; a run that was stopped goes on where it was.
+
+    Every cell (task, method, seed) is saved in the folder as soon as it is finished. Exits with 1
+    when every cell failed.
+    """
+    from contextlib import nullcontext
+
+    from rich.console import Console
+
+    from unweave.evaluate.cells import Budget
+    from unweave.evaluate.compare import Plan, methods_named
+    from unweave.evaluate.compare import compare as run
+    from unweave.evaluate.files import plain
+    from unweave.model.loading import load
+    from unweave.progress import silent
+
+    nodes = "heads+mlps" if mlps else "heads"
+    budget = Budget(_baseline(baseline), n_discover, n_evaluate, nodes, draws)
+    plan = Plan(tuple(tasks), methods_named(methods), model, _seeds(seeds), budget)
+    folder = out or Path("runs") / f"compare-{Path(model).name}"
+    told = Console(stderr=True, highlight=False)
+
+    def say(line: str) -> None:
+        if not quiet:
+            told.print(line, style="dim", markup=False, soft_wrap=True)
+
+    with silent() if quiet or as_json else nullcontext():
+        record = run(plan, folder, lambda name: load(name, device=device), say)
+    if as_json:
+        typer.echo(json.dumps(plain(record), indent=2))
+        return
+    console = Console(highlight=False)
+    for table in tables(record):
+        console.print(table)
+    console.print(f"Cells and compare.json: {folder}", soft_wrap=True)
+    if all("error" in row for row in record["rows"]):
+        raise typer.Exit(1)
+
+
+def tables(record: Mapping[str, Any]) -> list[Any]:
+    """One table a task, a row a method."""
+    from rich import box
+    from rich.table import Table
+
+    found = []
+    for task in dict.fromkeys(row["task"] for row in record["summary"]):
+        rows = [row for row in record["summary"] if row["task"] == task]
+        sizes = [row["size"] for row in rows if "size" in row]
+        at = f"{sizes[0]:.0f}" if sizes else "–"
+        known = any(row.get("auc") is not None for row in rows)
+        budget = record["budget"]
+        table = Table(
+            title=f"{task}, {record['model']}, {budget['baseline']} ablation",
+            box=box.SIMPLE_HEAD,
+            title_justify="left",
+            pad_edge=False,
+            collapse_padding=True,
+        )
+        table.add_column("method", no_wrap=True)
+        auc = ["AUC"] if known else []
+        faithful = f"f at {at}"
+        for name in ("CMD", "CPR", "k80", "k95", *auc, faithful, "beats", "s", "passes"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in rows:
+            table.add_row(row["method"], *_cells(row, known))
+        table.caption = (
+            "f: faithfulness of a circuit of that size; beats: share of random circuits of that "
+            "size that it is more faithful than / closer to 1 than; s, passes: time to score, in "
+            f"seconds and in plain forward passes; means of {len(record['seeds'])} seed(s)"
+        )
+        table.caption_justify = "left"
+        found.append(table)
+        errors: dict[str, list[str]] = {}
+        for row in rows:
+            if "error" in row:
+                errors.setdefault(row["error"], []).append(row["method"])
+        for error, failed in errors.items():
+            found.append(f"[red]{', '.join(failed)}[/]: {_escaped(error)}")
+    return found
+
+
+def _cells(row: Mapping[str, Any], known: bool) -> Sequence[str]:
+    if not row["seeds"]:
+        return ["failed"]
+    figures = [
+        _figure(row, "cmd", ".3f"),
+        _figure(row, "cpr", ".3f"),
+        _figure(row, "k80", ".0f"),
+        _figure(row, "k95", ".0f"),
+    ]
+    if known:
+        figures.append(_figure(row, "auc", ".3f"))
+    beats = f"{_figure(row, 'beaten', '.0%')}/{_figure(row, 'farther', '.0%')}"
+    figures += [_figure(row, "faithfulness", ".3f"), beats]
+    return [*figures, _figure(row, "seconds", ".2f"), _figure(row, "forwards", ".1f")]
+
+
+def _figure(row: Mapping[str, Any], name: str, spec: str) -> str:
+    value = row.get(name)
+    return "–" if value is None else format(value, spec)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise UnweaveError(f"--seeds {text}: expected numbers such as 0,1,2") from None
+
+
+def _baseline(name: str) -> Any:
+    from unweave.evaluate.faithfulness import ABLATIONS
+    from unweave.registry import nearest
+
+    if name not in ABLATIONS:
+        raise UnweaveError(f"unknown baseline {name!r}: {nearest(name, ABLATIONS)}")
+    return name

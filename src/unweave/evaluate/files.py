@@ -1,0 +1,54 @@
+"""Results as JSON files: written whole or not at all, read with an error that names the file."""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unweave.errors import UnweaveError
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Writes beside the file and renames: a killed run leaves no half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(json.dumps(plain(record), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Reads an object.
+
+    Args:
+        what: What the file should be, for errors ("a run of unweave discover").
+
+    Raises:
+        UnweaveError: When the file is not there or is no JSON object.
+    """
+    try:
+        record = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UnweaveError(f"{path} is not there: expected {what}") from None
+    except OSError as error:
+        raise UnweaveError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UnweaveError(f"{path} is no JSON ({error}): expected {what}") from error
+    if not isinstance(record, dict):
+        raise UnweaveError(f"{path} holds a {type(record).__name__}: expected {what}")
+    return record
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold: tuples as lists, NaN and infinities as null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    return value

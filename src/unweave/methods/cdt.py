@@ -1,0 +1,295 @@
+"""CD-T: circuits by contextual decomposition (the paper's Algorithm 1, METHOD.md §5).
+
+1. One sweep scores every source against the metric and against every other head at once.
+2. Targets are the logits at first.
+3. The sources most relevant to the targets join the circuit.
+4. The circuit is refined: nodes that are not missed leave.
+5. It ends when the circuit is faithful, when it did not improve, or when nothing is upstream.
+6. Otherwise what joined becomes the target, and its relevance is looked up in the same sweep.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unweave.circuits import Scores
+from unweave.decompose.api import relevance
+from unweave.errors import UnweaveError
+from unweave.methods.eliminate import Standard, Step, eliminate, nested, standard
+from unweave.methods.method import Method, Problem, methods
+from unweave.progress import progress
+from unweave.registry import nearest
+from unweave.sites import Site, parse
+
+Refinement = Literal["eliminate", "greedy", "none"]
+
+# The share of the model that may join in one round; the sizes of circuits people read lie far
+# below it (docs/rules.md has the study behind every default here).
+_DEFAULTS: Mapping[str, Any] = {
+    "rules": "removal",
+    "select": "fraction:0.33",
+    "refine": "eliminate",
+    "price": 0.005,
+    "tolerance": 0.05,
+    "max_size": 0,
+    "iterations": 3,
+    "measure": "ratio",
+    "normalise": False,
+    "pairs": True,
+}
+HELP: Mapping[str, str] = {
+    "rules": "rule set of the decomposition, e.g. removal, paper, 'paper, attention=frozen'",
+    "select": "who joins: top:N, fraction:F, percentile:P or outliers:Z (standard deviations)",
+    "refine": "eliminate (nested circuits, size weighed), greedy (the paper's) or none",
+    "price": "faithfulness that one more node must be worth (eliminate)",
+    "tolerance": "stop once |1 − faithfulness| is below this",
+    "max_size": "largest circuit to return; 0 for no limit",
+    "iterations": "rounds of Algorithm 1 at most",
+    "measure": "relevance to inner targets: ratio, share or signed",
+    "normalise": "divide scores by the mean magnitude of their layer",
+    "pairs": "compute relevance between all heads (needed past the first round)",
+}
+
+
+@dataclass(frozen=True)
+class Round:
+    """One iteration of Algorithm 1, as it went."""
+
+    targets: tuple[str, ...]
+    relevance: dict[str, float]
+    selected: tuple[str, ...]
+    steps: tuple[dict[str, Any], ...]
+    circuit: tuple[str, ...]
+    dropped: tuple[str, ...]
+    loss: float
+    faithfulness: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """The rounds so far; enough to go on from."""
+
+    rounds: tuple[Round, ...] = ()
+    finished: bool = False
+    pending: tuple[dict[str, Any], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(record: Mapping[str, Any]) -> "Search":
+        """Reads a search back from JSON."""
+
+        def tuples(value: Any) -> Any:
+            return tuple(tuples(v) for v in value) if isinstance(value, list) else value
+
+        rounds = tuple(Round(**{k: tuples(v) for k, v in r.items()}) for r in record["rounds"])
+        return Search(rounds, record["finished"], tuples(record["pending"]))
+
+
+Save = Callable[[Search], None]
+
+
+def sweep(problem: Problem, options: Mapping[str, Any]) -> Scores:
+    """Phase 1: every node against the metric, and against every head."""
+    return relevance(
+        problem.model,
+        problem.batch,
+        list(problem.nodes),
+        rules=options["rules"],
+        baseline=problem.baseline,
+        pairs=[n for n in problem.nodes if n.unit is not None] if options["pairs"] else (),
+        normalise=options["normalise"],
+    )
+
+
+def search(
+    problem: Problem,
+    scores: Scores,
+    options: Mapping[str, Any],
+    found: Search | None = None,
+    save: Save | None = None,
+) -> Search:
+    """Phases 2–6, from the beginning or from where an earlier search was stopped.
+
+    Args:
+        save: Called with the search so far after every step.
+    """
+    found, save = found or Search(), save or (lambda _: None)
+    against = standard(problem)
+    while not found.finished:
+        found = _round(problem, scores, options, against, found, save)
+        save(found)
+    return found
+
+
+def _round(
+    problem: Problem,
+    scores: Scores,
+    options: Mapping[str, Any],
+    against: Standard,
+    found: Search,
+    save: Save,
+) -> Search:
+    last = found.rounds[-1] if found.rounds else None
+    targets = ("logits",) if last is None else last.selected
+    values = _relevance(scores, targets, options["measure"])
+    circuit = () if last is None else tuple(map(parse, last.circuit))
+    tried = {name for one in found.rounds for name in one.selected}
+    upstream = _upstream(problem, targets)
+    chosen = [
+        site
+        for site in _select(values, problem.nodes, options["select"])
+        if str(site) not in tried and site in upstream
+    ]
+    if not chosen:
+        return replace(found, finished=True)
+    joined = (*circuit, *chosen)
+    steps = _refine(problem, joined, against, options, found, save)
+    kept = _kept(problem, joined, steps, options)
+    metric = problem.metric([kept])
+    this = Round(
+        targets=targets,
+        relevance={str(n): float(values[i]) for i, n in enumerate(problem.nodes)},
+        selected=tuple(map(str, chosen)),
+        steps=tuple(_step_record(step) for step in steps),
+        circuit=tuple(map(str, kept)),
+        dropped=tuple(str(n) for n in joined if n not in set(kept)),
+        loss=float(against.loss(metric)[0]),
+        faithfulness=float(against.faithfulness(metric)[0]),
+    )
+    better = last is None or this.loss < last.loss
+    rounds = (*found.rounds, this) if better else found.rounds
+    done = (
+        not better
+        or abs(1 - this.faithfulness) < options["tolerance"]
+        or len(rounds) >= options["iterations"]
+        or not options["pairs"]
+    )
+    return Search(rounds, done)
+
+
+def _relevance(scores: Scores, targets: Sequence[str], measure: str) -> Float[Tensor, " source"]:
+    """R(s, T): the metric's own score for the logits, else the sum over the targets (eq. 18)."""
+    if tuple(targets) == ("logits",):
+        return scores.values.abs()
+    columns = [scores.targets.index(target) for target in targets if target in scores.targets]
+    return scores.pairs[measure][:, columns].abs().sum(1)
+
+
+def _upstream(problem: Problem, targets: Sequence[str]) -> set[Site]:
+    deepest = max(parse(target).point.depth for target in targets)
+    return {node for node in problem.nodes if node.point.depth < deepest}
+
+
+def _select(values: Float[Tensor, " node"], nodes: Sequence[Site], rule: str) -> list[Site]:
+    """The best nodes by relevance, most relevant first.
+
+    Raises:
+        UnweaveError: For a rule that is not known, or a number that makes no sense for it.
+    """
+    kind, _, text = rule.partition(":")
+    known = ("top", "fraction", "percentile", "outliers")
+    try:
+        number = float(text)
+    except ValueError:
+        kind, number = "", 0.0
+    if kind not in known or number <= 0 or (kind == "fraction" and number > 1):
+        raise UnweaveError(
+            f"select {rule!r}: expected top:N, fraction:F (0–1), percentile:P or outliers:Z; "
+            f"{nearest(kind or rule, known)}"
+        )
+    order = torch.argsort(values, descending=True, stable=True).tolist()
+    if kind == "top":
+        count = int(number)
+    elif kind == "fraction":
+        count = max(1, round(number * len(nodes)))
+    elif kind == "percentile":
+        count = int((values >= torch.quantile(values, min(number, 100.0) / 100)).sum())
+    else:
+        count = int((values > values.mean() + number * values.std()).sum())
+    return [nodes[i] for i in order[:count] if values[i] > 0]
+
+
+def _refine(
+    problem: Problem,
+    circuit: tuple[Site, ...],
+    against: Standard,
+    options: Mapping[str, Any],
+    found: Search,
+    save: Save,
+) -> list[Step]:
+    """Phase 4. Steps that an interrupted search had made are taken over, not made again."""
+    if options["refine"] == "none":
+        return []
+    steps = [_read_step(record) for record in found.pending]
+    gone = {node for step in steps for node in step.removed}
+    left = tuple(node for node in circuit if node not in gone)
+    # Past this loss a circuit explains nothing, and its order does not matter.
+    worst = 0.8 if options["refine"] == "eliminate" else float("inf")
+    goes_down = eliminate(problem, left, against, worst)
+    with progress("Refining the circuit", len(circuit)) as advance:
+        advance(len(gone))
+        for number, step in enumerate(goes_down):
+            if number == 0 and steps:
+                if steps[-1].loss > worst:
+                    break
+                continue  # where the interrupted search stood
+            if options["refine"] == "greedy" and steps and step.loss >= steps[-1].loss:
+                break
+            steps.append(step)
+            advance(len(step.removed))
+            save(replace(found, pending=tuple(map(_step_record, steps))))
+    return steps
+
+
+def _kept(
+    problem: Problem, circuit: tuple[Site, ...], steps: Sequence[Step], options: Mapping[str, Any]
+) -> tuple[Site, ...]:
+    """The circuit to keep: the smallest loss, each node at its price; most missed nodes first."""
+    limit = options["max_size"] or len(circuit)
+    if not steps:
+        return circuit[:limit]
+    price = options["price"] if options["refine"] == "eliminate" else 0.0
+    allowed = [step for step in steps if step.size <= limit] or [steps[-1]]
+    best = min(allowed, key=lambda step: step.loss + price * step.size)
+    return tuple(nested(circuit, steps)[: min(best.size, limit)])
+
+
+def ranking(problem: Problem, scores: Scores, found: Search) -> list[str]:
+    """Every node: the circuit's in the order they are missed, what elimination dropped, the rest."""
+    order: list[str] = []
+    for one in reversed(found.rounds):
+        joined = (*one.circuit, *one.dropped)
+        steps = [_read_step(step) for step in one.steps]
+        order += map(str, nested([parse(name) for name in joined], steps)) if steps else joined
+    order += scores.ranking()
+    return list(dict.fromkeys(order))
+
+
+def _step_record(step: Step) -> dict[str, Any]:
+    return {**asdict(step), "removed": tuple(map(str, step.removed))}
+
+
+def _read_step(record: Mapping[str, Any]) -> Step:
+    return Step(**{**record, "removed": tuple(map(parse, record["removed"]))})
+
+
+def score(problem: Problem, options: Mapping[str, Any]) -> Scores:
+    """The whole algorithm; the ranking is the order in which nodes are missed."""
+    scores = sweep(problem, options)
+    found = search(problem, scores, options)
+    # The circuit is the beginning of the ranking, so that its size says all.
+    size = len(found.rounds[-1].circuit) if found.rounds else 0
+    about = {**scores.about, "method": "cdt", "circuit": str(size)}
+    return replace(scores, about=about, order=tuple(ranking(problem, scores, found)))
+
+
+methods.register("cdt")(
+    Method("cdt", "contextual decomposition and Algorithm 1", score, options=_DEFAULTS)
+)
+

@@ -1,0 +1,185 @@
+"""A run in the formats of other tools: EAP-IG, Neuronpedia, CSV."""
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from unweave import __version__
+from unweave.errors import UnweaveError
+from unweave.evaluate.files import plain
+from unweave.report.exchange import Shape, to_eap_ig
+from unweave.report.folder import Run
+from unweave.report.places import context_index
+from unweave.sites import HEAD_KINDS, Site, parse
+
+
+def shape_of(run: Run) -> Shape:
+    """Layers, heads and width of the run's model.
+
+    Raises:
+        UnweaveError: When run.json does not say.
+    """
+    found = run.record.get("shape")
+    try:
+        return Shape(
+            int(found["layers"]), int(found["heads"]), int(found["d_model"]), bool(found["parallel"])
+        )
+    except (KeyError, TypeError, ValueError):
+        raise UnweaveError(
+            f"{run.folder / 'run.json'} does not tell the model's shape (layers, heads, d_model, "
+            "parallel): run unweave discover again with this version"
+        ) from None
+
+
+def eap_ig(run: Run) -> str:
+    """The graph that EAP-IG and MIB read."""
+    scores = {site: run.score(site) for site in run.ranking}
+    return _dump(to_eap_ig(run.circuit, shape_of(run), scores, _pairs(run)))
+
+
+def _pairs(run: Run) -> dict[tuple[str, str], float]:
+    if run.scores is None or not run.scores.pairs:
+        return {}
+    matrix = run.scores.pairs.get("signed", next(iter(run.scores.pairs.values())))
+    return {
+        (source, target): value
+        for source, row in zip(run.scores.sources, matrix.tolist(), strict=True)
+        for target, value in zip(run.scores.targets, row, strict=True)
+        if value
+    }
+
+
+def neuronpedia(run: Run) -> str:
+    """An attribution graph: circuit nodes and the metric, linked by relevance.
+
+    A node stands at its position of the first prompt; one for all positions at the last token. The
+    metric is the logit node above the last layer.
+    """
+    prompts = run.prompts()
+    prompt: Mapping[str, Any] = prompts[0] if prompts else {}
+    tokens = [str(token) for token in prompt.get("tokens") or []]
+    last = max(len(tokens) - 1, 0)
+    top = 1 + max((parse(node).point.layer for node in run.circuit.nodes), default=0)
+    ids = {node: _node_id(parse(node), prompt, last) for node in run.circuit.nodes}
+    answer = ", ".join(map(str, prompt.get("answers") or [])) or run.about("task")
+    logit = f"{top}_0_{last}"
+    nodes = [
+        {
+            "node_id": ids[name],
+            "feature": _unit(parse(name)),
+            "layer": _layer(parse(name)),
+            "ctx_idx": int(ids[name].rpartition("_")[2]),
+            "feature_type": _feature_type(parse(name)),
+            "jsNodeId": f"{ids[name].rpartition('_')[0]}-0",
+            "clerp": name,
+            "influence": run.score(name),
+            "activation": None,
+        }
+        for name in run.circuit.nodes
+    ]
+    metric = {"node_id": logit, "feature": 0, "layer": str(top), "ctx_idx": last}
+    metric |= {"feature_type": "logit", "jsNodeId": f"{top}_0-0", "clerp": answer}
+    metric |= {"influence": None, "activation": None, "is_target_logit": True}
+    links = [
+        {"source": ids[source], "target": ids[target], "weight": value}
+        for (source, target), value in _pairs(run).items()
+        if source in ids and target in ids and math.isfinite(value)
+    ]
+    for name in run.circuit.nodes:
+        score = run.score(name)
+        if score is not None and math.isfinite(score):
+            links.append({"source": ids[name], "target": logit, "weight": score})
+    return _dump(
+        {
+            "metadata": _metadata(run, str(prompt.get("clean", "")), tokens),
+            "qParams": {
+                "pinnedIds": [*ids.values(), logit],
+                "supernodes": [],
+                "linkType": "both",
+                "clickedId": next(iter(ids.values()), logit),
+                "sg_pos": "",
+            },
+            "nodes": [*nodes, metric],
+            "links": links,
+        }
+    )
+
+
+def _node_id(site: Site, prompt: Mapping[str, Any], last: int) -> str:
+    index = context_index(site.position, prompt)
+    where = last if index is None else index
+    if site.point.kind == "embed":
+        return f"E_{where}_{where}"
+    # Heads and the MLP of one layer must not share a name, nor a head and its query.
+    part = "" if site.point.kind == "z" else f"{site.point.kind}-"
+    stack = "enc-" if site.point.stack else ""
+    return f"{stack}{site.point.layer}_{part}{_unit(site)}_{where}"
+
+
+def _unit(site: Site) -> int:
+    return 0 if site.unit is None else site.unit
+
+
+def _layer(site: Site) -> str:
+    return "E" if site.point.kind == "embed" else str(site.point.layer)
+
+
+def _feature_type(site: Site) -> str:
+    if site.point.kind in HEAD_KINDS:
+        return "attention head"
+    names = {"mlp": "mlp", "neuron": "mlp neuron", "embed": "embedding"}
+    return names.get(site.point.kind, "residual stream")
+
+
+def _metadata(run: Run, prompt: str, tokens: list[str]) -> dict[str, Any]:
+    text = f"{run.about('task')}-{run.about('model')}-{run.about('method')}"
+    info: dict[str, Any] = {"generator": {"name": "unweave", "version": __version__}}
+    try:
+        created = datetime.fromisoformat(str(run.record.get("created")))
+        info["create_time_ms"] = int(created.timestamp() * 1000)
+    except ValueError:
+        pass
+    return {
+        "slug": re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "circuit",
+        "scan": run.about("model"),
+        "prompt_tokens": tokens,
+        "prompt": prompt,
+        "info": info,
+        "generation_settings": plain(run.record.get("options") or {}),
+    }
+
+
+def nodes_csv(run: Run) -> str:
+    """One line a node, the most important first."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["rank", "site", "layer", "unit", "position", "score", "in_circuit"])
+    inside = set(run.circuit.nodes)
+    for rank, name in enumerate(run.ranking, 1):
+        site, score = parse(name), run.score(name)
+        number = "" if score is None or not math.isfinite(score) else repr(score)
+        where = "" if site.position is None else _cell(str(site.position))
+        unit = "" if site.unit is None else site.unit
+        writer.writerow([rank, _cell(name), site.point.layer, unit, where, number, name in inside])
+    return file.getvalue()
+
+
+def _cell(text: str) -> str:
+    """A spreadsheet would run a cell that begins like a formula."""
+    return f"'{text}" if text[:1] in "=+-@" else text
+
+
+def _dump(record: Mapping[str, Any]) -> str:
+    return json.dumps(plain(record), allow_nan=False) + "\n"
+
+
+FORMATS: dict[str, tuple[str, Callable[[Run], str]]] = {
+    "eap-ig": ("eap-ig.json", eap_ig),
+    "neuronpedia": ("neuronpedia.json", neuronpedia),
+    "csv": ("nodes.csv", nodes_csv),
+}
