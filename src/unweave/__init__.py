@@ -10,18 +10,25 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unweave.attribution.attribute import attribute
+    from unweave.evaluate.api import Evaluation, evaluate
     from unweave.model.loading import load
     from unweave.model.model import Model
+    from unweave.report.exchange import read_circuit
 
 __version__ = "0.1.0"
 
 # Public name -> the module that defines it. A new name goes here, above and in `__all__`.
 _HOME = {
+    "Evaluation": "unweave.evaluate.api",
     "Model": "unweave.model.model",
+    "attribute": "unweave.attribution.attribute",
+    "evaluate": "unweave.evaluate.api",
     "load": "unweave.model.loading",
+    "read_circuit": "unweave.report.exchange",
 }
 
-__all__ = ["Model", "__version__", "load"]
+__all__ = ["Evaluation", "Model", "__version__", "attribute", "load", "read_circuit"]
 
 
 def __getattr__(name: str) -> object:

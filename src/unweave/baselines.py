@@ -96,7 +96,7 @@ def position_index(
         return None
     mask = side_of(site.point, inputs).mask
     if isinstance(site.position, str):
-        return _named(site, mask, positions)
+        return _named(site, site.position, mask, positions)
     lengths, index = mask.sum(-1), site.position
     if not -int(lengths.min()) <= index < int(lengths.min()):
         raise UnweaveError(
@@ -108,13 +108,14 @@ def position_index(
 
 def _named(
     site: Site,
+    name: str,
     mask: Bool[Tensor, "batch position"],
     positions: Mapping[str, Int[Tensor, " given"]],
 ) -> Int[Tensor, " batch"]:
-    if site.position not in positions:
+    if name not in positions:
         known = ", ".join(positions) or "none; use a number such as @3"
-        raise UnweaveError(f"{site}: no position is named {site.position!r}; known: {known}")
-    where = positions[site.position].to(mask.device)
+        raise UnweaveError(f"{site}: no position is named {name!r}; known: {known}")
+    where = positions[name].to(mask.device)
     if len(where) != len(mask):
         raise UnweaveError(f"{site}: {len(where)} positions are given for {len(mask)} prompts")
     inside = (where >= 0) & (where < mask.shape[1])

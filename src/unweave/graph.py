@@ -134,7 +134,7 @@ def graph_of(model: Model, post_norms: bool = True) -> Graph:
                 reason = "norms all queries of a layer together"
             if reason:
                 raise UnweaveError(
-                    f"{model.architecture} {reason}, so its edges do not add up: score nodes instead"
+                    f"{model.architecture} {reason}: its edges do not add up, score nodes instead"
                 )
         shape.append((block.attention.heads, block.mlp is not None, block.parallel))
     return _graph(tuple(shape))

@@ -120,7 +120,7 @@ def test_compare_where_all_fails_exits_with_1(tmp_path, capsys):
         (["--seeds", "a"], "expected numbers such as 0,1,2"),
         (["--seeds", ","], "nothing to compare"),
         (["--baseline", "men"], "unknown baseline 'men': did you mean mean"),
-        (["--n-evaluate", "0"], "not in the range"),
+        (["--n-evaluate", "0"], "greater than or equal to 1"),
     ],
 )
 def test_compare_bad_input(tmp_path, capsys, more, message):

@@ -79,13 +79,13 @@ def test_the_position_of_the_shortest_prompt_counts():
     model = tiny_model("gpt2")
     inputs = model.inputs(torch.ones(2, 4, dtype=torch.long))
     shorter = Inputs(torch.tensor([[True] * 4, [True, True, False, False]]), inputs.tokens)
-    with pytest.raises(UnweaveError, match="a0.h0@2: position 2 is outside a prompt of 2 tokens"):
+    with pytest.raises(UnweaveError, match=r"a0\.h0@2: position 2 is outside a prompt of 2 tokens"):
         decompose(model, shorter, ["a0.h0@2"])
 
 
 def test_positions_for_another_number_of_prompts(gpt2):
     named = {"end": torch.tensor([5, 5, 5])}
-    with pytest.raises(UnweaveError, match="a0.h0@end: 3 positions are given for 2 prompts"):
+    with pytest.raises(UnweaveError, match=r"a0\.h0@end: 3 positions are given for 2 prompts"):
         decompose(*gpt2, ["a0.h0@end"], positions=named)
 
 
@@ -171,7 +171,7 @@ def test_overflow_of_a_rule_set_is_told(gpt2):
     model, inputs = gpt2
     values = torch.full((2, 6, 4, 6), 1e308, dtype=torch.float64)
     huge = Baseline("huge", {Point("z", 0): -values})
-    with pytest.raises(UnweaveError, match="'removal' overflowed for a0.h0"):
+    with pytest.raises(UnweaveError, match=r"'removal' overflowed for a0\.h0"):
         relevance(model, inputs, ["a0.h0"], tiny_readout(model, inputs), "removal", huge, pairs=())
 
 
@@ -185,7 +185,8 @@ def test_several_devices_are_named(gpt2):
     with pytest.raises(UnweaveError, match=message):
         relevance(model, elsewhere, ["a0.h0"], readout)
     steps = (replace(model.network.head.steps[0], weight=torch.ones(61, 24, device="meta")),)
-    mixed = replace(model, network=replace(model.network, head=replace(model.network.head, steps=steps)))
+    head = replace(model.network.head, steps=steps)
+    mixed = replace(model, network=replace(model.network, head=head))
     with pytest.raises(UnweaveError, match=message):
         decompose(mixed, inputs, ["a0.h0"], baseline=inputs)
     with pytest.raises(UnweaveError, match=message):
@@ -238,13 +239,14 @@ def test_baselines_that_do_not_fit(gpt2):
     with pytest.raises(UnweaveError, match="'given' holds nothing for a0: record it there too"):
         decompose(model, inputs, ["a0.h0"], baseline=given)
     short = Baseline("short", {Point("z", 0): torch.zeros(2, 5, 4, 6).double()})
-    with pytest.raises(UnweaveError, match=r"\(2, 5, 4, 6\) at a0, the prompts have \(2, 6, 4, 6\)"):
+    with pytest.raises(UnweaveError, match=r"\(2, 5, 4, 6\) at a0, the prompts have \(2, 6"):
         decompose(model, inputs, ["a0.h0"], baseline=short)
 
 
 def test_columns_that_do_not_exist(gpt2):
     for column in (61, -1):
-        with pytest.raises(UnweaveError, match=f"logit column {column} does not exist: expected 0–60"):
+        message = f"logit column {column} does not exist: expected 0–60"
+        with pytest.raises(UnweaveError, match=message):
             decompose(*gpt2, ["a0.h0"], columns=[0, column])
     base = tiny_model("gpt2", "base model")
     with pytest.raises(UnweaveError, match="the model has no output head"):
@@ -268,7 +270,7 @@ def test_a_metric_needs_a_head_and_answers(gpt2):
 
 def test_a_target_that_was_not_asked_for(gpt2):
     d = decompose(*gpt2, ["a0.h0"], ["a1.h1", "logits"])
-    with pytest.raises(UnweaveError, match="'a1.h2' was not a target: known are a1.h1, logits"):
+    with pytest.raises(UnweaveError, match=r"'a1\.h2' was not a target: known are a1\.h1"):
         d.relevance("a1.h2")
 
 

@@ -184,11 +184,13 @@ def test_paper_clamps_the_feed_forward_part(scene):
 # --- how the work is cut changes nothing -------------------------------------------------------
 
 
+@settings(max_examples=8)
 @given(scenes(rows=(2, 3)), st.sampled_from([1, 100_000, 1_000_000]))
 def test_chunks_change_nothing(scene, memory):
     assert_same(run(scene), run(scene, memory=memory))
 
 
+@settings(max_examples=8)
 @given(scenes(WITH_METRIC, rows=(2, 3)), st.sampled_from([1, 100_000, 1_000_000]), METRICS)
 def test_chunks_change_no_score(scene, memory, metric):
     whole = score(scene, metric, pairs="heads", baseline=scene.other)
@@ -196,7 +198,7 @@ def test_chunks_change_no_score(scene, memory, metric):
     assert_same_scores(whole, parts)
 
 
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(scenes(rows=(2, 3)))
 def test_padding_and_other_examples_change_nothing(scene):
     """Each row alone, its padding gone, is the same as in its padded batch."""
@@ -293,7 +295,7 @@ def _stacks(network: Network):
     return [stack for stack in (network.encoder, network.body) if stack is not None]
 
 
-@settings(max_examples=30)
+@settings(max_examples=24)
 @given(scenes(rules=["paper", "frozen", "removal", "linear"]))
 def test_everything_relevant_is_the_total_exactly_where_a_set_conserves(scene):
     every = ["embed", "enc.embed"] if scene.inputs.decoder is not None else ["embed"]
@@ -347,7 +349,7 @@ def pair_measures(d: Decomposition, name: str, base: Tensor) -> dict[str, Tensor
     return {"ratio": ratio, "share": share, "signed": signed.mean(1)}
 
 
-@settings(max_examples=16)
+@settings(max_examples=12)
 @given(scenes(WITH_METRIC, rows=(2, 3)), st.booleans(), st.data())
 def test_all_pairs_equal_one_run_per_target(scene, zero, data):
     model, inputs = scene.model, scene.inputs

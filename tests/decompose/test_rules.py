@@ -52,7 +52,7 @@ def test_linear(seed, has_bias):
 
 def test_a_bias_goes_to_nobody_where_both_parts_are_0():
     w = Linear(torch.zeros(1, 2), torch.ones(1))
-    rel, total = torch.ones(1, 1, 1, 2), torch.ones(1, 1, 2)
+    rel = torch.ones(1, 1, 1, 2)
     assert rules.linear_shared_bias(rel, w, torch.ones(1, 1, 1)).item() == 0.0
 
 
@@ -83,8 +83,9 @@ def test_norm(seed, kind, has_bias, shift):
     gain = w.weight + shift
     whole = centred(total) / scale(total) * gain + bias
     held = centred(rel) / scale(total) * gain
+    shared = held + bias * share(rel, total - rel)
     left = centred(total - rel) / scale(total - rel) * gain + bias
-    assert close(rules.norm_shared_bias(rel, total, w, whole), held + bias * share(rel, total - rel))
+    assert close(rules.norm_shared_bias(rel, total, w, whole), shared)
     assert close(rules.norm_frozen(rel, total, w, whole), held)
     assert close(rules.norm_removal(rel, total, w, whole), whole - left)
 

@@ -29,9 +29,11 @@ from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.sites import Point, Site
 
-# Chosen by deletion and insertion on the question classifier (benchmarks/attribution.py --rules).
-RULES = "paper, attention=frozen, clamp=everywhere"
-BASELINE = "padding"
+# Chosen by the deletion and insertion test on the question classifier, of twelve rule sets and two
+# baselines (benchmarks/attribution.py --rules). The paper's rules for tokens are
+# "paper, attention=frozen, clamp=everywhere" with the baseline "zero".
+RULES = "frozen"
+BASELINE: "BaselineName" = "padding"
 _TEXTS = 16  # texts in one sweep
 
 Phrase = str | Span
@@ -47,7 +49,8 @@ class Attribution:
         scores: Each word's part of the target's logit difference.
         phrases: The phrases that were asked for, with their scores.
         interactions: Pairs of phrases with joint score − sum of the two scores.
-        whole: The score of all words together; rules that keep sums give the metric itself.
+        whole: The score of all words together. The paper's rules, which share biases out, give the
+            metric itself with the baseline "zero"; other rules leave a part to no word.
         rules: The rule set.
         level: 0 for the embedding, L for the residual stream that enters layer L.
     """
@@ -137,9 +140,7 @@ def attribute(
         raise UnweaveError("no text given: expected a string or a list of strings")
     encoded = [read_text(model, one, truncate) for one in texts]
     found: list[Attribution | None] = [None] * len(texts)
-    order = sorted(range(len(texts)), key=lambda i: len(encoded[i].ids))
-    for begin in range(0, len(texts), _TEXTS):
-        chosen = order[begin : begin + _TEXTS]
+    for chosen in _of_like_length([len(one.ids) for one in encoded]):
         some = [encoded[i] for i in chosen]
         targets = find_targets(model, some, target, against, decoder)
         asked = [_Asked(one, phrases, interactions) for one in some]
@@ -150,6 +151,18 @@ def attribute(
             found[i] = replace(one.result(goal, row), rules=name, level=level)
     done = [one for one in found if one is not None]
     return done[0] if isinstance(text, str) else done
+
+
+def _of_like_length(lengths: Sequence[int]) -> list[list[int]]:
+    """Texts that share a sweep: padding and words that a text does not have cost time."""
+    groups: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: lengths[i]):
+        fits = groups and lengths[i] <= 1.5 * lengths[groups[-1][0]] + 4
+        if fits and len(groups[-1]) < _TEXTS:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
 
 
 class _Asked:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.attribution.attribute import RULES, attribute
+from unweave.attribution.attribute import BASELINE, RULES, BaselineName, attribute
 from unweave.attribution.deletion import Areas, areas, metrics
 from unweave.attribution.target import Target, find_targets, inputs_of, reads_of
 from unweave.attribution.texts import Encoded, Word, blank, read_text
@@ -105,6 +105,7 @@ def compare(
     against: str | int | None = None,
     *,
     rules: str | RuleSet = RULES,
+    baseline: BaselineName = BASELINE,
     steps: int = STEPS,
     truncate: bool = False,
 ) -> Comparison:
@@ -123,7 +124,13 @@ def compare(
 
     def ours(text: Encoded, goal: Target) -> Scores:
         found = attribute(
-            model, text.text, goal.answer, goal.other, rules=rules, truncate=truncate
+            model,
+            text.text,
+            goal.answer,
+            goal.other,
+            rules=rules,
+            baseline=baseline,
+            truncate=truncate,
         )
         assert not isinstance(found, list)
         return found.scores

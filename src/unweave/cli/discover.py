@@ -74,6 +74,7 @@ def discover(
     """
     from unweave.model.loading import load
     from unweave.progress import silent
+    from unweave.report.html import write_report
     from unweave.runs.discover import discover as run
     from unweave.runs.plan import Plan
     from unweave.tasks.file import find_task
@@ -102,6 +103,7 @@ def discover(
             circuit = run(loaded, found, plan, folder, resume, say)
     else:
         circuit = run(loaded, found, plan, folder, resume, say)
+    write_report([folder])
     if as_json:
         typer.echo(json.dumps(circuit.to_json(), indent=1))
         return

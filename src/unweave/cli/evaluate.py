@@ -42,6 +42,7 @@ def evaluate(
     from unweave.evaluate.runs import evaluate_run
     from unweave.model.loading import load
     from unweave.progress import silent
+    from unweave.report.html import write_report
 
     wanted = tuple(part.strip() for part in parts.split(",") if part.strip()) or PARTS
     found = read_run(run)
@@ -51,12 +52,13 @@ def evaluate(
         )
     record = evaluation.to_json()
     write_json(run / "evaluation.json", record)
+    write_report([run])
     if as_json:
         typer.echo(json.dumps(plain(record), indent=2))
         return
     console = Console(highlight=False)
     console.print(_table(evaluation, record))
-    console.print(f"Written: {run / 'evaluation.json'}", soft_wrap=True)
+    console.print(f"Written: {run / 'evaluation.json'} and report.html", soft_wrap=True)
 
 
 def _table(evaluation: "Evaluation", record: Mapping[str, Any]) -> Any:

@@ -22,6 +22,7 @@ def models(
 
 def _collect() -> dict[str, Any]:
     from unweave.model import cache, sources
+    from unweave.model.built import built
     from unweave.model.checkpoint import architectures
     from unweave.model.gguf_cache import is_cached
 
@@ -42,6 +43,7 @@ def _collect() -> dict[str, Any]:
         )
     return {
         "bundled": bundled,
+        "built": [*built],
         "hub": sources.hub_models_at_hand(),
         "transformer_lens": sources.LENS_NAMES,
         "architectures": [
@@ -66,6 +68,9 @@ def _show(found: dict[str, Any]) -> None:
             console.print(f"To install {model['name']}: {model['install']}", soft_wrap=True)
     if found["hub"]:
         console.print(f"From the hub, at hand: {', '.join(found['hub'])}")
+    console.print(
+        f"Built by code, circuit known (tasks of the same names): {', '.join(found['built'])}"
+    )
     names = [
         f"{family['name']} (also GGUF)" if family["gguf"] else family["name"]
         for family in found["architectures"]

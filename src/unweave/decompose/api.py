@@ -158,7 +158,7 @@ def relevance(
     target: Readout | None = None,
     rules: str | RuleSet = "removal",
     baseline: "str | Baseline | Text" = "zero",
-    pairs: "str | Sequence[str]" = "heads",
+    pairs: "str | Sequence[str | Site]" = "heads",
     positions: Mapping[str, Int[Tensor, " batch"]] | None = None,
     normalise: bool = False,
     memory: str | int | None = None,
@@ -177,7 +177,7 @@ def relevance(
     """
     model = _with_precision(model, precision)
     batch = tokens if isinstance(tokens, Batch) else None
-    inputs = batch.clean if batch is not None else model.inputs(tokens)
+    inputs = tokens.clean if isinstance(tokens, Batch) else model.inputs(tokens)
     check_devices(model.network, inputs, ZERO)
     readout = target or (batch.readout if batch is not None else None)
     if readout is None:
@@ -286,18 +286,16 @@ def _reader(model: Model, inputs: Inputs, readout: Readout, rules: RuleSet) -> _
     """
     head, metric = model.network.head, readout.metric
     linear = metric.linear or rules.readout == "gradient"
-    steps = [s for s in head.steps if not isinstance(s, float)]
-    # The rule of linear maps is βW: the shared one where there is no bias.
-    plain = rules.linear in (linear_without_bias, linear_shared_bias)
-    pure = plain and all(
-        isinstance(s, Linear) and (s.bias is None or rules.linear is linear_without_bias)
-        for s in steps
-    ) and not rules.clamps("head")
+    steps = [s for s in head.steps if isinstance(s, Linear | float)]
+    # The rules of linear maps that are βW; the shared one only where there is no bias.
+    biased = any(isinstance(s, Linear) and s.bias is not None for s in steps)
+    plain = (linear_without_bias,) if biased else (linear_without_bias, linear_shared_bias)
+    pure = len(steps) == len(head.steps) and rules.linear in plain and not rules.clamps("head")
     if linear:
         weights = _metric_gradient(model, inputs, readout)
         if pure:
-            for step in reversed(head.steps):
-                weights = weights * step if isinstance(step, float) else weights @ step.matrix
+            for step in reversed(steps):
+                weights = weights @ step.matrix if isinstance(step, Linear) else weights * step
             if not torch.isfinite(weights).all():
                 raise UnweaveError(
                     "the readout of the metric is not finite: look for NaN or infinite values in "

@@ -109,7 +109,7 @@ def _part(
     reads = None if job.reads is None else job.reads[part]
     steps = stages(job.network, inputs)
     stop = stage_of(job.last, steps) + 1
-    baseline = job.baseline.select(part)
+    baseline, sweep = job.baseline.select(part), None
     with torch.no_grad():
         for begin in range(0, len(order), plan.sources):
             chosen = order[begin : begin + plan.sources]
@@ -122,6 +122,7 @@ def _part(
             work = sum(max(0, stop - entry) for group in groups for entry in group.entries)
             for pushed in sweep.run(groups):
                 advance(count * pushed / work * len(chosen) / len(order))
+        assert sweep is not None
         return _completeness(job, inputs, sweep)
 
 

@@ -151,9 +151,7 @@ def gate_removal(
     return out - activate(gate - rel_gate, f).mul_(up - rel_up)
 
 
-def gate_half(
-    rel_gate: Rel, rel_up: Rel, gate: Total, up: Total, f: Activation, out: Total
-) -> Rel:
+def gate_half(rel_gate: Rel, rel_up: Rel, gate: Total, up: Total, f: Activation, out: Total) -> Rel:
     """`½·(f(T_g)/T_g·β_g·T_u + f(T_g)·β_u)`: half of each one-sided product; linear in β."""
     return (rel_gate * (_ratio(gate, f) * up)).addcmul_(rel_up, activate(gate, f)).mul_(0.5)
 
@@ -192,17 +190,13 @@ def attention_relevant(
     return attention_mix(pattern[..., totals.key_start :], v)
 
 
-def attention_frozen(
-    q: RelQueries, k: RelKeys, v: RelKeys, totals: AttentionTotals
-) -> RelQueries:
+def attention_frozen(q: RelQueries, k: RelKeys, v: RelKeys, totals: AttentionTotals) -> RelQueries:
     """`A β_v` with A the model's own pattern: linear in β."""
     pattern = totals.pattern[..., totals.key_start :]
     return attention_mix(pattern.expand(len(v), *pattern.shape), v)
 
 
-def attention_removal(
-    q: RelQueries, k: RelKeys, v: RelKeys, totals: AttentionTotals
-) -> RelQueries:
+def attention_removal(q: RelQueries, k: RelKeys, v: RelKeys, totals: AttentionTotals) -> RelQueries:
     """`z − softmax((T_q − β_q)(T_k − β_k)ᵀ/√d) (T_v − β_v)`: what the head loses without β."""
     start = totals.key_start
     rest_q, rest_v = totals.q - q, totals.v[:, start:] - v

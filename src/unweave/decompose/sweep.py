@@ -162,9 +162,7 @@ class _Push:
         with _tf32(sweep.tf32):
             return self.stage.apply(ops, self._stream(begin, end, entering, start))
 
-    def _stream(
-        self, begin: int, end: int, entering: bool, start: int
-    ) -> Stream[Split] | None:
+    def _stream(self, begin: int, end: int, entering: bool, start: int) -> Stream[Split] | None:
         if self.totals is None:
             return None
 

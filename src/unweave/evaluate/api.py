@@ -89,7 +89,7 @@ def evaluate(
     size: int | None = None,
     ablations: Mapping[str, Baseline] | None = None,
     known: Mapping[str, Collection[Site]] | None = None,
-    parts: Collection[Part] = PARTS,
+    parts: Collection[str] = PARTS,
     sizes: Sequence[int] | None = None,
     draws: int = DRAWS,
     seed: int = 0,
@@ -149,7 +149,7 @@ def _tests(
     problem: Problem,
     nodes: tuple[Site, ...],
     scores: Scores | None,
-    parts: Collection[Part],
+    parts: Collection[str],
     draws: int,
     seed: int,
 ) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A run folder evaluated: the same task and model, other prompts."""
 
 from collections.abc import Callable, Collection
-from typing import Any, get_args
+from typing import get_args
 
 from unweave.errors import UnweaveError
 from unweave.evaluate.api import PARTS, Evaluation, evaluate
@@ -21,7 +21,7 @@ def evaluate_run(
     load: Callable[[str], Model],
     *,
     n: int | None = None,
-    parts: Collection[Any] = PARTS,
+    parts: Collection[str] = PARTS,
     draws: int = DRAWS,
 ) -> Evaluation:
     """Evaluates what `unweave discover` found, on prompts that it did not use.

@@ -19,6 +19,7 @@ from torch import Tensor
 from unweave.circuits import Scores
 from unweave.decompose.api import relevance
 from unweave.errors import UnweaveError
+from unweave.methods import eap
 from unweave.methods.eliminate import Standard, Step, eliminate, nested, standard
 from unweave.methods.method import Method, Problem, methods
 from unweave.progress import progress
@@ -31,9 +32,10 @@ Refinement = Literal["eliminate", "greedy", "none"]
 # below it (docs/rules.md has the study behind every default here).
 _DEFAULTS: Mapping[str, Any] = {
     "rules": "removal",
+    "screen": 1.0,
     "select": "fraction:0.33",
     "refine": "eliminate",
-    "price": 0.005,
+    "price": 0.003,
     "tolerance": 0.05,
     "max_size": 0,
     "iterations": 3,
@@ -43,6 +45,7 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 HELP: Mapping[str, str] = {
     "rules": "rule set of the decomposition, e.g. removal, paper, 'paper, attention=frozen'",
+    "screen": "share of nodes that the sweep scores, the best by a cheap backward pass; 1 for all",
     "select": "who joins: top:N, fraction:F, percentile:P or outliers:Z (standard deviations)",
     "refine": "eliminate (nested circuits, size weighed), greedy (the paper's) or none",
     "price": "faithfulness that one more node must be worth (eliminate)",
@@ -95,15 +98,33 @@ Save = Callable[[Search], None]
 
 
 def sweep(problem: Problem, options: Mapping[str, Any]) -> Scores:
-    """Phase 1: every node against the metric, and against every head."""
-    return relevance(
+    """Phase 1: nodes against the metric, and against every head.
+
+    One backward pass (gradient × difference) tells the nodes that may matter from the others;
+    the sweep rescores the former, the latter keep their first-order score.
+    """
+    first = eap.score(problem, {})
+    order = torch.argsort(first.values.abs(), descending=True, stable=True)
+    count = max(1, round(options["screen"] * len(problem.nodes)))
+    rows = sorted(order[:count].tolist())
+    heads = [node for node in problem.nodes if node.unit is not None]
+    found = relevance(
         problem.model,
         problem.batch,
-        list(problem.nodes),
+        [problem.nodes[i] for i in rows],
         rules=options["rules"],
         baseline=problem.baseline,
-        pairs=[n for n in problem.nodes if n.unit is not None] if options["pairs"] else (),
+        pairs=heads if options["pairs"] else (),
         normalise=options["normalise"],
+    )
+    values, examples = first.values.clone(), first.examples.clone()
+    values[rows], examples[rows] = found.values, found.examples
+    pairs = {}
+    for name, matrix in found.pairs.items():
+        pairs[name] = matrix.new_zeros(len(problem.nodes), matrix.shape[1])
+        pairs[name][rows] = matrix
+    return replace(
+        found, sources=first.sources, values=values, examples=examples, pairs=pairs
     )
 
 

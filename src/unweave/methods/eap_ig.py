@@ -1,4 +1,4 @@
-"""EAP-IG: gradients averaged along a path from baseline to clean (Hanna, Pezzelle & Belinkov, 2024).
+"""EAP-IG: gradients averaged on a path from baseline to clean (Hanna, Pezzelle & Belinkov, 2024).
 
 EAP's scores (see `eap.py`) with ∂m/∂· replaced by its mean over m steps, α = 1/m … 1:
 
@@ -140,7 +140,8 @@ def _edges_on_activations(
     sources, scores = contributions(model, graph, batch, baseline, clean), None
     for point, rows in graph.source_rows.items():
         value, start = clean.computed[point], _stage_of(model, batch, point)
-        base, gradients = baseline_of(baseline, point, value, batch), EdgeGradients(model, batch, graph)
+        base = baseline_of(baseline, point, value, batch)
+        gradients = EdgeGradients(model, batch, graph)
         for step in range(1, steps + 1):
             gradients.add({point: torch.lerp(base, value, step / steps)}, start, streams[start])
         part = matrix_of(gradients, sources, rows)

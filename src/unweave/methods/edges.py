@@ -127,25 +127,22 @@ class EdgeGradients:
         self, layer: int, w: Attention, ops: EdgeTap, found: dict[Key, Tensor]
     ) -> None:
         pre = ops.norms.get((layer, "attention.pre"))
-        x_hat, scale = (None, None) if pre is None else _standard(*pre)
-        along = []
+        scale = None if pre is None else _standard(*pre)[1]
+        inner = []
         for branch, linear in (("q", w.q), ("k", w.k), ("v", w.v)):
             g = found[layer, branch]
-            if pre is not None and x_hat is not None and scale is not None:
+            if pre is not None and scale is not None:
                 g = g * scale[..., None]
-                inner = ((ops.inputs[layer, branch].detach() - _offset(linear, pre[1], w)) * g).sum(-1)
-                along.append(inner.flatten(0, 1).T / x_hat.shape[-1])
+                held = ops.inputs[layer, branch].detach() - _offset(linear, pre[1], w)
+                inner.append((held * g).sum(-1).flatten(0, 1).T / pre[0].shape[-1])
             _accumulate(self.scaled, (layer, branch), g.flatten(0, 1).transpose(0, 1))
-        if x_hat is not None:
-            self.along[layer].append((x_hat.flatten(0, 1), torch.cat(along)))
+        if pre is not None:
+            self.along[layer].append((_standard(*pre)[0].flatten(0, 1), torch.cat(inner)))
 
     def attention(self, layer: int) -> Float[Tensor, "destination token d_model"]:
         """The gradient at the residual stream as each q, k and v of a layer reads it."""
-        branch = next(
-            b for b in self.model.network.body.blocks[layer].branches if isinstance(b.body, Attention)
-        )
-        w = branch.body
-        assert isinstance(w, Attention)
+        block = self.model.network.body.blocks[layer]
+        branch, w = next(b for b in block.branches if b.body is block.attention), block.attention
         first = self.scaled[layer, "q"]
         pulled = first.new_empty(3 * w.heads, first.shape[1], w.q.matrix.shape[1])
         for i, (name, linear) in enumerate((("q", w.q), ("k", w.k), ("v", w.v))):

@@ -21,8 +21,10 @@ from unweave.sites import Site
 
 # Up to this size, every node's loss is run exactly; above it, estimated by one backward pass.
 _EXACT = 40
-_BLOCK = 8  # up to one in so many nodes may leave at once
-_SLACK = 0.01  # a block may cost so much more than the best single node
+_SINGLE = 24  # up to this size, nodes leave one at a time; above it, up to one in _BLOCK at once
+_BLOCK = 8
+_SLACK = 0.005  # a block may cost so much more than the best single node
+_APART = 0.5  # weight of the examples' own deviations in the loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +44,13 @@ class Standard:
         return normalised(metric.mean(1), self.empty, self.full.mean())
 
     def loss(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
-        """`|1 − f| + ½·mean_b |m_b(C) − m_b(M)| / |m(M) − m(∅)|`
+        """`|1 − f| + w·mean_b |m_b(C) − m_b(M)| / |m(M) − m(∅)|`
 
         The second part keeps a circuit from being right on average and wrong on every example.
         """
         scale = (self.full.mean() - self.empty).abs()
         apart = (metric - self.full).abs().mean(1) / scale
-        return (1 - self.faithfulness(metric)).abs() + 0.5 * apart
+        return (1 - self.faithfulness(metric)).abs() + _APART * apart
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def eliminate(
 def next_step(problem: Problem, nodes: tuple[Site, ...], against: Standard) -> Step:
     """The next circuit down from this one."""
     order = _least_missed(problem, nodes, against)
-    block = max(1, len(nodes) // _BLOCK)
+    block = len(nodes) // _BLOCK if len(nodes) > _SINGLE else 1
     sizes = sorted({1, -(-block // 2), block})
     circuits = [tuple(n for n in nodes if n not in set(order[:size])) for size in sizes]
     metric = problem.metric(circuits)

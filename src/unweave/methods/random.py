@@ -23,7 +23,7 @@ def score(problem: Problem, options: Options) -> Scores:
 def score_edges(problem: Problem, options: Options) -> EdgeScores:
     """Uniform in [0, 1), one draw an edge."""
     graph = graph_of(problem.model)
-    matrix = _draw(tuple(graph.mask.shape), options["seed"], problem)
+    matrix = _draw((len(graph.destinations), len(graph.sources)), options["seed"], problem)
     return edge_scores(problem, graph, matrix, method="random", seed=str(options["seed"]))
 
 

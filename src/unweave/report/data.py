@@ -7,7 +7,7 @@ makes a small file.
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,8 +28,7 @@ PATTERN_BYTES = 1_500_000
 def page_data(run: Run) -> dict[str, Any]:
     """What the page draws, as plain data without NaN or infinities."""
     record, evaluation = run.record, run.evaluation
-    prompts = run.prompts()
-    found = places(run.ranking, prompts[0] if prompts else None)
+    found = places(run.ranking, run.example)
     index = {site: i for i, site in enumerate(run.ranking)}
     return plain(
         {
@@ -42,7 +41,9 @@ def page_data(run: Run) -> dict[str, Any]:
             "faithfulness": run.circuit.faithfulness,
             "rows": found.rows,
             "heads": found.heads,
-            "positions": _positions(found, prompts),
+            "positions": [
+                {"name": p, "index": context_index(p, run.example)} for p in found.positions
+            ],
             "nodes": _nodes(run, found),
             "edges": _edges(run, index),
             "iterations": _iterations(run, index),
@@ -56,11 +57,6 @@ def page_data(run: Run) -> dict[str, Any]:
 
 def _some(record: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: record.get(key) for key in keys}
-
-
-def _positions(found: Places, prompts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    prompt = prompts[0] if prompts else {}
-    return [{"name": p, "index": context_index(p, prompt)} for p in found.positions]
 
 
 def _nodes(run: Run, found: Places) -> dict[str, list[Any]]:
@@ -116,9 +112,7 @@ def _edges(run: Run, index: Mapping[str, int]) -> dict[str, dict[str, list[Any]]
     return found
 
 
-def strongest(
-    matrix: Float[Tensor, "source target"], rows: Tensor, columns: Tensor
-) -> Tensor:
+def strongest(matrix: Float[Tensor, "source target"], rows: Tensor, columns: Tensor) -> Tensor:
     """Which pairs are kept."""
     valid = matrix.isfinite() & (matrix != 0) & (rows >= 0)[:, None] & (columns >= 0)
     valid &= rows[:, None] != columns
@@ -142,7 +136,9 @@ def _iterations(run: Run, index: Mapping[str, int]) -> list[dict[str, Any]]:
             key: [index[s] for s in step.get(key) or [] if s in index]
             for key in ("selected", "dropped")
         }
-        steps.append({**_some(step, "targets", "size", "loss", "faithfulness"), **named} | {"values": values})
+        steps.append(
+            {**_some(step, "targets", "size", "loss", "faithfulness"), **named} | {"values": values}
+        )
     if not steps and run.scores is not None:
         values = [short(run.score(site), 3) for site in index]
         steps.append({"targets": ["logits"], "selected": [], "dropped": [], "values": values})
@@ -156,8 +152,7 @@ def _evaluation(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _patterns(run: Run) -> dict[str, Any]:
     """Attention as one byte an entry, the most important heads first while they fit."""
-    prompts = run.prompts()
-    tokens = prompts[0].get("tokens", []) if prompts else []
+    tokens = run.example.get("tokens") or []
     data: dict[str, str] = {}
     room = PATTERN_BYTES
     for site in run.ranking:
@@ -170,7 +165,7 @@ def _patterns(run: Run) -> dict[str, Any]:
             break
         levels = (pattern.nan_to_num(0.0).clamp(0, 1) * 255).round().to(torch.uint8)
         data[name] = base64.b64encode(levels.contiguous().numpy().tobytes()).decode("ascii")
-    return {"tokens": tokens if data else [], "data": data}
+    return {"tokens": [str(token) for token in tokens], "data": data}
 
 
 def _prompts(run: Run, split: str) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def read_circuit(path: str | Path) -> Circuit:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise UnweaveError(f"{path}: {reason}") from error
     raise UnweaveError(
-        f"{path} is no circuit: expected a list of nodes (ours), or nodes and edges by name (EAP-IG)"
+        f"{path} is no circuit: expected a list of nodes (ours), or nodes and edges (EAP-IG)"
     )
 
 
@@ -133,8 +133,7 @@ def to_eap_ig(
         source, target = edge_ends(edge)
         score = total.get(source) if target == "logits" else between.get((source, target))
         edges[edge] = {"score": score or 0.0, "in_graph": kept(source) and kept(target)}
-    ours = {key: value for key, value in circuit.to_json().items()}
-    return {"cfg": shape.cfg(), "nodes": nodes, "edges": edges, OURS: ours}
+    return {"cfg": shape.cfg(), "nodes": nodes, "edges": edges, OURS: circuit.to_json()}
 
 
 def from_eap_ig(record: Mapping[str, Any]) -> Circuit:
@@ -148,12 +147,14 @@ def from_eap_ig(record: Mapping[str, Any]) -> Circuit:
         str(parse(name)): (_score(node), bool(node["in_graph"])) for name, node in nodes.items()
     }
     scored = any(score is not None for score, _ in found.values())
-    chosen = [n for n, (score, inside) in found.items() if inside and (score is not None or not scored)]
+    chosen = [
+        n for n, (score, inside) in found.items() if inside and (score is not None or not scored)
+    ]
     if isinstance(ours := record.get(OURS), Mapping):
         own = Circuit.from_json(ours)
-        inside = {name for name, (_, there) in found.items() if there}
+        inside = {*ENDS, *(name for name, (_, there) in found.items() if there)}
         wholes = {_whole(node, set(found)) for node in own.nodes}
-        if wholes <= inside and set(chosen) <= wholes:
+        if wholes <= inside and {*chosen} <= wholes:
             return own
     chosen.sort(key=lambda name: -abs(found[name][0] or 0.0))
     scores = tuple(math.nan if (s := found[name][0]) is None else s for name in chosen)

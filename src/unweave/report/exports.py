@@ -24,10 +24,13 @@ def shape_of(run: Run) -> Shape:
     Raises:
         UnweaveError: When run.json does not say.
     """
-    found = run.record.get("shape")
+    found: Any = run.record.get("shape")
     try:
         return Shape(
-            int(found["layers"]), int(found["heads"]), int(found["d_model"]), bool(found["parallel"])
+            int(found["layers"]),
+            int(found["heads"]),
+            int(found["d_model"]),
+            bool(found["parallel"]),
         )
     except (KeyError, TypeError, ValueError):
         raise UnweaveError(
@@ -57,11 +60,10 @@ def _pairs(run: Run) -> dict[tuple[str, str], float]:
 def neuronpedia(run: Run) -> str:
     """An attribution graph: circuit nodes and the metric, linked by relevance.
 
-    A node stands at its position of the first prompt; one for all positions at the last token. The
-    metric is the logit node above the last layer.
+    A node stands at its position of the example prompt, one for all positions at the last token.
+    The metric is the logit node above the last layer.
     """
-    prompts = run.prompts()
-    prompt: Mapping[str, Any] = prompts[0] if prompts else {}
+    prompt = run.example
     tokens = [str(token) for token in prompt.get("tokens") or []]
     last = max(len(tokens) - 1, 0)
     top = 1 + max((parse(node).point.layer for node in run.circuit.nodes), default=0)

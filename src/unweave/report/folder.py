@@ -31,7 +31,7 @@ class Run:
         scores: Of every node; None when the folder holds none.
         evaluation: evaluation.json; empty when the run was not evaluated.
         comparison: compare.json of other methods on the same task and model; mostly empty.
-        patterns: By head, its attention on the first prompt of discovery.
+        patterns: By head, its attention on the example prompt.
     """
 
     folder: Path
@@ -67,6 +67,12 @@ class Run:
         if self.scores is not None:
             found |= dict(zip(self.scores.sources, self.scores.values.tolist(), strict=True))
         return found
+
+    @property
+    def example(self) -> Json:
+        """The prompt that attention patterns were taken on: the first held-out one."""
+        found = self.prompts("evaluate") or self.prompts("discover")
+        return found[0] if found else {}
 
     def prompts(self, split: str = "discover") -> list[Json]:
         found = self.record.get("prompts", {})

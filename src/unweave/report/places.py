@@ -90,7 +90,9 @@ def _site(name: str) -> Site | None:
         site = parse(name)
     except UnweaveError:
         return None
-    in_reach = site.point.layer < MOST and (site.unit or 0) < (10**9 if _kind(site) == "neuron" else MOST)
+    in_reach = site.point.layer < MOST and (site.unit or 0) < (
+        10**9 if _kind(site) == "neuron" else MOST
+    )
     return site if in_reach and site.point.kind != "logits" else None
 
 
@@ -106,9 +108,7 @@ def _kind(site: Site) -> str:
     return kind if kind in ("mlp", "neuron") else "stream"
 
 
-def _in_order(
-    positions: Iterable[str | int], prompt: Mapping[str, Any]
-) -> tuple[str | int, ...]:
+def _in_order(positions: Iterable[str | int], prompt: Mapping[str, Any]) -> tuple[str | int, ...]:
     def key(position: str | int) -> tuple[bool, int, str]:
         index = context_index(position, prompt)
         return index is None, index or 0, str(position)

@@ -14,7 +14,7 @@ from unweave.metrics import Metric
 from unweave.model.model import Model, pad
 from unweave.model.weights import Linear
 from unweave.registry import nearest
-from unweave.tasks.prompt import Answer, Prompt, Span
+from unweave.tasks.prompt import OTHERS, Answer, Prompt, Span
 from unweave.tasks.words import Words
 
 
@@ -51,6 +51,11 @@ def encode(
     ):
         if not ids:
             raise UnweaveError(f"the {noun} text {text!r} has no tokens: give at least one word")
+    if prompt.distractors == (OTHERS,) and not words.model.network.head.first:
+        raise UnweaveError(
+            f"lines with text and label are for a classifier, {words.model.name} is none: choose "
+            "one, or write clean, corrupted, answer and distractor"
+        )
     read = _read(words.model, clean)
     positions = {name: _last_token(name, span, spans) for name, span in prompt.spans.items()}
     for name in relative:
@@ -60,7 +65,10 @@ def encode(
             raise UnweaveError(f"position {name!r} is behind the end of {prompt.clean!r}")
         positions[name] = index
     answers = [_id(words, prompt, text, "answer", first_token) for text in prompt.answers]
-    others = [_id(words, prompt, text, "distractor", first_token) for text in prompt.distractors]
+    if prompt.distractors == (OTHERS,):
+        others = [i for i in range(_outputs(words.model)) if i not in answers]
+    else:
+        others = [_id(words, prompt, word, "distractor", first_token) for word in prompt.distractors]
     if both := set(answers) & set(others):
         token = words.model.decode(both.pop())
         raise UnweaveError(f"an answer and a distractor both begin with the token {token!r}")

@@ -7,7 +7,8 @@ Columns: `clean`, `corrupted`, `answer` or `answers`, `distractor` or `distracto
     {"clean": "The capital of France is", "corrupted": "The capital of Spain is",
      "answer": " Paris", "distractor": " Madrid", "positions": {"country": "France"}}
 
-In a CSV file several answers are separated by "|", and `positions` is written as JSON.
+In a CSV file several answers are separated by "|", and `positions` is written as JSON. For a
+classifier, the columns are `text`, `label` and if wanted `corrupted` (see `classes.py`).
 """
 
 import csv
@@ -20,17 +21,18 @@ from random import Random
 from typing import Any, NamedTuple
 
 from unweave.errors import UnweaveError
-from unweave.metrics import LOGIT_DIFFERENCE, Metric
+from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, Metric
 from unweave.model.model import Model
 from unweave.registry import nearest
+from unweave.tasks.classes import pair_up, read_labelled
 from unweave.tasks.encoding import encode
-from unweave.tasks.prompt import Answer, Prompt, Span
+from unweave.tasks.prompt import OTHERS, Answer, Prompt, Span
 from unweave.tasks.task import Part, Stream, Task, key_hash, made, tasks
 from unweave.tasks.words import Words
 
 SUFFIXES = (".jsonl", ".csv")
 _SEVERAL = ("answer", "answers", "distractor", "distractors")
-COLUMNS = ("clean", "corrupted", *_SEVERAL, "positions", "template")
+COLUMNS = ("clean", "corrupted", *_SEVERAL, "positions", "template", "text", "label")
 
 
 class Problem(NamedTuple):
@@ -83,10 +85,11 @@ def read_task(
         where = f"{path} line {line}" if line else str(path)
         more = f" ({len(problems) - 1} more: unweave tasks validate {path})"
         raise UnweaveError(f"{where}: {reason}{more if len(problems) > 1 else ''}")
+    labelled = prompts[0][1].distractors == (OTHERS,)
     return Task(
         path.stem,
         f"{len(prompts)} prompts from {path.name}",
-        metric,
+        MARGIN if labelled else metric,
         _split([prompt for _, prompt in prompts]),
         first_token=first_token,
     )
@@ -115,26 +118,43 @@ def validate(
 
 def _read(path: Path) -> tuple[list[tuple[int, Prompt]], list[Problem]]:
     prompts, problems, first_seen = [], [], {}
-    for line, fields in _rows(path):
-        if isinstance(fields, Problem):
-            problems.append(fields)
+    for line, found in _lines(path):
+        if isinstance(found, Problem):
+            problems.append(found)
             continue
-        try:
-            prompt = _prompt(fields)
-        except UnweaveError as error:
-            problems.append(Problem(line, str(error)))
-            continue
-        if prompt.clean in first_seen:
-            reason = f"the clean text of line {first_seen[prompt.clean]} again: drop one"
+        if found.clean in first_seen:
+            reason = f"the clean text of line {first_seen[found.clean]} again: drop one"
             problems.append(Problem(line, reason))
-        first_seen.setdefault(prompt.clean, line)
-        prompts.append((line, prompt))
+        first_seen.setdefault(found.clean, line)
+        prompts.append((line, found))
     keys = {prompt.key for _, prompt in prompts}
     if not problems and len(keys) < 3:
         reason = "the file is empty" if not prompts else f"{len(keys)} prompts in the file"
         remedy = "discovery, evaluation and reference need at least one each, write 3 or more"
         problems.append(Problem(0, f"{reason}: {remedy}"))
     return prompts, problems
+
+
+def _lines(path: Path) -> list[tuple[int, "Prompt | Problem"]]:
+    """Each line's prompt, or what is wrong with it. Lines with labels need each other."""
+    found: list[tuple[int, Prompt | Problem]] = []
+    labelled = []
+    for line, fields in _rows(path):
+        try:
+            if isinstance(fields, Problem):
+                found.append((line, fields))
+            elif "text" in fields or "label" in fields:
+                labelled.append(read_labelled(line, fields))
+            else:
+                found.append((line, _prompt(fields)))
+        except UnweaveError as error:
+            found.append((line, Problem(line, str(error))))
+    if labelled and (plain := [line for line, one in found if isinstance(one, Prompt)]):
+        reason = f"text and label, but line {plain[0]} has clean and answer: keep to one kind"
+        return [*found, (labelled[0].line, Problem(labelled[0].line, reason))]
+    paired, failed = pair_up(labelled)
+    found += [(line, Problem(line, reason)) for line, reason in failed]
+    return sorted([*found, *paired], key=lambda one: one[0])
 
 
 def _rows(path: Path) -> Iterator[Row]:

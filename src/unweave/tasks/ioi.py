@@ -60,7 +60,7 @@ GPT2 = KnownCircuit(
     metric=LOGIT_DIFFERENCE,
     relative=("S1+1",),
     known={"gpt2": GPT2},
-    n_discover=25,
+    n_discover=24,
     n_evaluate=100,
     per_group=8,
 )

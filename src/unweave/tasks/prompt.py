@@ -7,6 +7,7 @@ from unweave.errors import UnweaveError
 
 Span = tuple[int, int]
 Answer = str | int
+OTHERS = -1  # as a distractor: every class that is no answer
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Prompt:
         corrupted: The same text without what the behaviour needs.
         answers: What should follow the clean text, verbatim (mind the leading space); an integer
             is a token id, or a class of a classifier.
-        distractors: What should not.
+        distractors: What should not; `OTHERS` for every other class of a classifier.
         template: Prompts of one template and one length align token by token.
         spans: Named positions as character spans of the clean text.
         key: Prompts with one key never fall into different parts (discover, evaluate, reference);

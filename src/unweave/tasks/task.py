@@ -32,6 +32,7 @@ Stream = Callable[[Words, int, Part], Iterator[Prompt]]
 # A fifth of all possible prompts is for reference, the rest for discovery and evaluation alike.
 _PARTS: tuple[Part, ...] = ("discover", "evaluate", "discover", "evaluate", "reference")
 _ROUND = 64  # prompts that a task is asked for at a time
+_POOL = 256  # prompts among which templates are balanced
 _PATIENCE = 20  # rounds without a new prompt, after which there are none left
 _SETTLED = 3  # rounds without a new group, after which all are known
 _MOST_ROUNDS = 40  # a group too rare to be filled by then stays smaller
@@ -99,7 +100,7 @@ class Task:
     stream: Stream
     relative: tuple[str, ...] = ()
     known: Mapping[str, KnownCircuit] = field(default_factory=dict)
-    n_discover: int = 100
+    n_discover: int = 32
     n_evaluate: int = 100
     per_group: int = 8
     only_correct: bool = False
@@ -179,6 +180,7 @@ class Task:
             chosen = self._every_group(words, drawn, per_group or self.per_group)[:n]
         else:
             n = n or (self.n_discover if part == "discover" else self.n_evaluate)
+            drawn = _balanced(drawn)
             strict = self.only_correct if only_correct is None else only_correct
             chosen = self._correct(words, drawn, n) if strict else list(islice(drawn, n))
         if not chosen:
@@ -227,7 +229,7 @@ def task(
     metric: Metric,
     relative: tuple[str, ...] = (),
     known: Mapping[str, KnownCircuit] | None = None,
-    n_discover: int = 100,
+    n_discover: int = 32,
     n_evaluate: int = 100,
     per_group: int = 8,
     only_correct: bool = False,
@@ -278,6 +280,16 @@ def _endless(name: str, make: Make) -> Stream:
                     yield prompt
 
     return stream
+
+
+def _balanced(drawn: Iterator[Prompt]) -> Iterator[Prompt]:
+    """One prompt of each template in turn: small sets differ by luck in names, not in templates."""
+    while pool := list(islice(drawn, _POOL)):
+        templates: dict[str, list[Prompt]] = {}
+        for prompt in pool:
+            templates.setdefault(prompt.template, []).append(prompt)
+        for turn in range(max(map(len, templates.values()))):
+            yield from (prompts[turn] for prompts in templates.values() if turn < len(prompts))
 
 
 def part_of(prompt: Prompt) -> Part:

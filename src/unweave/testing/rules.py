@@ -127,7 +127,8 @@ def _norm_calls(rules: RuleSet, normal: Callable[..., Tensor]) -> Iterator[Call]
 def _activation_calls(
     rules: RuleSet, f: Activation, normal: Callable[..., Tensor]
 ) -> Iterator[Call]:
-    total, up, rel, rel_up = normal(2, 3, 6), normal(2, 3, 6), normal(4, 2, 3, 6), normal(4, 2, 3, 6)
+    total, up = normal(2, 3, 6), normal(2, 3, 6)
+    rel, rel_up = normal(4, 2, 3, 6), normal(4, 2, 3, 6)
     value = activate(total, f)
     out = value * up
 
@@ -161,10 +162,14 @@ def _attention_call(
         rows, queries = rel_q.shape[1], slice(key_start, None)
         bias = None if scoring.bias is None else scoring.bias[:rows, :, queries]
         seen = Scoring(scoring.scale, mask[:rows, :, queries], bias, scoring.softcap)
-        cut = (x[:rows, queries] for x in (q, z))
-        cut_q, cut_z = cut
         totals = AttentionTotals(
-            cut_q, k[:rows], v[:rows], cut_z, pattern[:rows, :, queries], seen, key_start
+            q[:rows, queries],
+            k[:rows],
+            v[:rows],
+            z[:rows, queries],
+            pattern[:rows, :, queries],
+            seen,
+            key_start,
         )
         return rules.attention(rel_q, rel_k, rel_v, totals)
 
@@ -193,10 +198,7 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 def _check_family(rules: RuleSet, family: str) -> None:
-    tiny = next(
-        x for x in architecture(family).tiny.values() if not x.model_class.endswith("Model")
-    )
-    oracle = build(tiny, torch.float64)
+    oracle = build(next(iter(architecture(family).tiny.values())), torch.float64)
     model, inputs = from_transformers(oracle), random_inputs(oracle.config, 5)
     sources, names = ["a0.h1", "m1", ["a1.h0@2", "m1@1"]], ["a0.h0", "resid1", "a1.h2", "logits"]
     d = decompose(model, inputs, sources, names, rules)

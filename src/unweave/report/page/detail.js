@@ -64,7 +64,7 @@ function attentionPart(run, node, on) {
   }
   const tokens = run.patterns.tokens;
   const own = node.position === null ? null : run.positions[node.position].index;
-  const first = isNumber(own) && own < pattern.n ? own : pattern.n - 1;
+  const first = isNumber(own) && own < pattern.n ? own : telling(pattern);
   const pick = el("select", {}, tokens.map((t, q) => el("option", {value: q, selected: q === first}, `${q} ${show(t, 24)}`)));
   const told = el("p", {class: "muted", "aria-live": "polite"});
   const picture = el("div", {class: "pattern"});
@@ -79,8 +79,19 @@ function attentionPart(run, node, on) {
   pick.addEventListener("change", mark);
   onWidth(picture, (width) => { picture.replaceChildren(patternPicture(tokens, pattern, width, (q) => { pick.value = q; mark(); })); mark(); });
   mark();
-  return el("section", {}, el("h4", {}, "Attention on the first prompt"),
+  return el("section", {}, el("h4", {}, "Attention on the example prompt"),
     el("label", {class: "pick"}, "from token ", pick), told, picture);
+}
+
+/** The query that looks most at another token than itself and the first, where heads rest. */
+function telling(pattern) {
+  let best = pattern.n - 1, most = 0;
+  for (let q = 0; q < pattern.n; q++) {
+    for (let k = 1; k < pattern.n; k++) {
+      if (k !== q && pattern.at(q, k) > most) [best, most] = [q, pattern.at(q, k)];
+    }
+  }
+  return best;
 }
 
 function patternPicture(tokens, pattern, width, choose) {

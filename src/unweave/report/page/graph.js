@@ -148,9 +148,9 @@ function circuitGraph(host, run, net, on) {
     const line = svg("path", {
       class: `edge ${sign(edge.value)}${edge.target < 0 ? " direct" : ""}`,
       d: `M${from[0]},${from[1]}C${from[0]},${from[1] - bend} ${to[0]},${to[1] + bend} ${to[0]},${to[1]}`,
-      "stroke-width": (0.6 + 5 * edge.part).toFixed(2),
+      "stroke-width": (0.6 + (edge.target < 0 ? 2.4 : 5) * edge.part).toFixed(2),
     });
-    line.style.opacity = (0.18 + 0.67 * edge.part).toFixed(2);
+    line.style.opacity = (0.18 + (edge.target < 0 ? 0.5 : 0.67) * edge.part).toFixed(2);
     return line;
   }
 
@@ -161,7 +161,8 @@ function circuitGraph(host, run, net, on) {
     const to = node && node.i < state.n ? parts.layout.at(node) : null;
     const weights = to && state.attention ? state.attention.weights : [];
     const query = to && state.attention ? state.attention.query : -1;
-    host.querySelectorAll(".token").forEach((g, k) => {
+    host.querySelectorAll(".token").forEach((g, word) => {
+      const k = run.positions.length ? run.positions[word].index : word;
       g.style.setProperty("--m", 100 * (weights[k] || 0));
       g.classList.toggle("query", k === query);
     });

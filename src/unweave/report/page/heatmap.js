@@ -8,7 +8,7 @@ function heatmapPanel(host, run, net, select) {
   const told = el("p", {class: "muted readout", "aria-live": "polite"}, "\u00a0");
   const box = el("div", {class: "plot"}), table = el("div");
   host.replaceChildren(el("div", {class: "controls"}, el("label", {}, "round ", round),
-    el("label", {}, "position ", where)), told, box, table);
+    el("label", {}, "position ", where)), el("div", {class: "two"}, el("div", {}, told, box, table), history(run)));
   let width = 0;
   const redraw = () => draw();
   round.addEventListener("change", redraw);
@@ -23,6 +23,30 @@ function heatmapPanel(host, run, net, select) {
     const rows = run.rows.map((name, r) => [name, ...cells.columns.map((_, c) => signed(cells.grid[r][c]?.value, 2))]).reverse();
     table.replaceChildren(dataTable("These values as a table", ["layer", ...cells.columns], rows));
   }
+}
+
+/** What each round did, and how the circuit shrank. */
+function history(run) {
+  const host = el("div"), steps = run.iterations.filter((s) => isNumber(s.faithfulness));
+  if (steps.length) {
+    host.append(el("table", {class: "settings"}, el("caption", {}, "Rounds of discovery"),
+      el("thead", {}, el("tr", {}, ["round", "joined", "dropped", "nodes", "faithfulness"].map((t) => el("th", {scope: "col"}, t)))),
+      el("tbody", {}, run.iterations.map((s, i) => el("tr", {}, el("th", {scope: "row"}, String(i + 1)),
+        [s.selected.length, s.dropped.length, num(s.size), num(s.faithfulness)].map((v) => el("td", {}, String(v))))))));
+  }
+  const path = asList(run.elimination).filter((s) => isNumber(s.size) && isNumber(s.loss));
+  if (path.length > 1) {
+    const box = el("div");
+    host.append(el("h4", {}, "Elimination: what smaller circuits cost"), box);
+    const finite = path.map((s) => s.loss);
+    chart(box, {
+      title: "Loss over circuit size during elimination", aspect: 0.6,
+      x: {label: "nodes left", domain: [0, Math.max(...path.map((s) => s.size))]},
+      y: {label: "loss", domain: [0, Math.min(2, Math.max(...finite)) * 1.05 || 1]},
+      lines: [{name: "loss", x: path.map((s) => s.size), y: finite}], marks: [{axis: "x", at: run.size, label: "circuit"}],
+    });
+  }
+  return host;
 }
 
 function roundName(step, i) {

@@ -17,7 +17,7 @@ function place(run, net, width) {
     return n.kind === "stream" ? slots - 1 : n.unit;
   };
   const lift = {mlp: 0.42, neuron: 0.42, cross: 0.2};
-  const base = top + 14 + (rows - 1) * step + step / 2;
+  const base = top + 22 + (rows - 1) * step + step / 2;
   const most = at ? clamp(wide / Math.max(3, slots) + 1.5, 2.2, 7) : clamp(wide / 4, 3, 9);
   const tokens = asList(run.patterns.tokens);
   const words = at ? run.positions.map((p) => tokenAt(run, p.index)) : tokens;
@@ -43,8 +43,7 @@ function place(run, net, width) {
 }
 
 function tokenAt(run, index) {
-  const prompt = run.prompts.discover.shown[0];
-  const tokens = asList(prompt && prompt.tokens);
+  const tokens = run.patterns.tokens;
   return isNumber(index) && index < tokens.length ? tokens[index] : "";
 }
 

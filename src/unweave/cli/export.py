@@ -1,0 +1,46 @@
+"""`unweave export`: a run in the formats of other tools."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unweave.cli import commands
+from unweave.errors import UnweaveError
+
+
+@commands.register("export")
+def export(
+    run: Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")],
+    form: Annotated[
+        str, typer.Option("--format", "-f", help="eap-ig (also for MIB), neuronpedia or csv.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="File, or - for the terminal; by default in the run's folder."
+        ),
+    ] = None,
+) -> None:
+    """Write a circuit for EAP-IG and MIB, for Neuronpedia, or as a table.
+
+    Example: unweave export runs/ioi --format eap-ig -o ioi.json
+    """
+    from unweave.registry import nearest
+    from unweave.report.exports import FORMATS
+    from unweave.report.folder import read_run
+
+    if form not in FORMATS:
+        raise UnweaveError(f"unknown format {form!r}: {nearest(form, FORMATS)}")
+    name, write = FORMATS[form]
+    text = write(read_run(run))
+    if str(out) == "-":
+        typer.echo(text, nl=False)
+        return
+    path = out or run / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UnweaveError(f"{path} cannot be written: {error.strerror or error}") from error
+    typer.echo(path)

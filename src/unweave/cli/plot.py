@@ -1,0 +1,51 @@
+"""`unweave plot`: one figure of a run, ready for a paper."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unweave.cli import commands
+from unweave.errors import UnweaveError
+
+
+@commands.register("plot")
+def plot(
+    run: Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")],
+    figure: Annotated[
+        str, typer.Option("--figure", "-f", help="roc, faithfulness, chance, heatmap or circuit.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .png, .svg or .pdf file.")],
+    position: Annotated[
+        str | None, typer.Option(help="For the heatmap: one position; by default their sum.")
+    ] = None,
+    round_: Annotated[
+        int, typer.Option("--round", min=1, help="For the heatmap: which round of discovery.")
+    ] = 1,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="For the circuit: how many nodes to draw.")
+    ] = None,
+    width: Annotated[
+        float, typer.Option(min=1, help="In inches: 3.4 for one column, 7 for two.")
+    ] = 3.4,
+    compare: Annotated[
+        Path | None, typer.Option(help="A folder of unweave compare, for other methods' curves.")
+    ] = None,
+) -> None:
+    """Draw one figure of a run (needs matplotlib: pip install 'unweave[plots]').
+
+    Example: unweave plot runs/ioi --figure faithfulness -o faithfulness.pdf
+    """
+    from unweave.evaluate.files import read_json
+    from unweave.registry import nearest
+    from unweave.report.folder import read_run
+    from unweave.report.plots import FIGURES, SUFFIXES, Look, save
+
+    if figure not in FIGURES:
+        raise UnweaveError(f"unknown figure {figure!r}: {nearest(figure, FIGURES)}")
+    if out.suffix.lower() not in SUFFIXES:
+        raise UnweaveError(f"{out}: expected a file that ends in {', '.join(SUFFIXES)}")
+    comparison = None if compare is None else read_json(compare / "compare.json", "a comparison")
+    found = read_run(run, comparison)
+    save(found, figure, out, Look(width, position, round_, nodes))
+    typer.echo(out)

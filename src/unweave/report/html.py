@@ -1,0 +1,211 @@
+"""`report.html`: one file that opens from disk and loads nothing.
+
+Every text of a run is data. Jinja escapes what stands in the page; the rest travels as JSON in a
+script element that no browser runs, with `<`, `>` and `&` written as escapes, and the page's own
+script puts it in place as text. A content security policy allows that one script and no other.
+"""
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from unweave import __version__
+from unweave.errors import UnweaveError
+from unweave.evaluate.files import read_json
+from unweave.report.data import page_data
+from unweave.report.folder import Run, read_run
+
+SCRIPTS = (
+    "base.js",
+    "chart.js",
+    "layout.js",
+    "graph.js",
+    "detail.js",
+    "heatmap.js",
+    "panels.js",
+    "texts.js",
+    "compare.js",
+    "main.js",
+)
+_RUN_SECTIONS = (
+    ("circuit", "Circuit"),
+    ("heatmap", "Heatmap"),
+    ("faithfulness", "Faithfulness"),
+    ("roc", "ROC"),
+    ("runtime", "Runtime"),
+    ("chance", "Chance"),
+    ("prompts", "Prompts"),
+    ("reproduce", "Reproduce"),
+)
+_COMPARE_SECTIONS = (
+    ("overview", "Runs"),
+    ("graphs", "Circuits"),
+    ("nodes", "Nodes"),
+    ("faithfulness", "Faithfulness"),
+    ("options", "Options"),
+    ("reproduce", "Reproduce"),
+)
+
+
+def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
+    """Writes the page of one run, or of several side by side.
+
+    Args:
+        folders: Run folders; one that `unweave compare` wrote adds its methods to the curves.
+        out: By default report.html in the run's folder, or compare.html beside the first of
+            several.
+
+    Returns:
+        Where it was written.
+
+    Raises:
+        UnweaveError: When a folder is no run, or the page cannot be written.
+    """
+    compared = [folder for folder in folders if is_comparison(folder)]
+    comparison = read_json(compared[-1] / "compare.json", "compare.json") if compared else None
+    runs = [read_run(folder, comparison) for folder in folders if folder not in compared]
+    if not runs:
+        raise UnweaveError("no run to show: name a folder that unweave discover wrote")
+    if out is None:
+        first = runs[0].folder
+        out = first / "report.html" if len(runs) == 1 else first.resolve().parent / "compare.html"
+    if out.is_dir():
+        out = out / "report.html"
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(page(runs), "utf-8", errors="replace")
+        part.replace(out)
+    except OSError as error:
+        raise UnweaveError(f"{out} cannot be written: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return out
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether `unweave compare`, not `unweave discover`, wrote a folder."""
+    return (folder / "compare.json").exists() and not (folder / "circuit.json").exists()
+
+
+def page(runs: Sequence[Run]) -> str:
+    """The page as text."""
+    data = [page_data(run) for run in runs]
+    script = "(() => {\n'use strict';\n" + "\n".join(map(_read, SCRIPTS)) + "\n})();"
+    style = _read("style.css")
+    one = len(runs) == 1
+    names = list(dict.fromkeys(f"{run.about('task')} in {run.about('model')}" for run in runs))
+    allowed = f"script-src {_hash(script)}; style-src {_hash(style)}; img-src data:"
+    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            version=__version__,
+            title=names[0] if one else f"{len(runs)} circuits: {', '.join(names)}",
+            subtitle=_subtitle(runs),
+            policy=policy,
+            sections=_RUN_SECTIONS if one else _COMPARE_SECTIONS,
+            runs=[_facts(run, found) for run, found in zip(runs, data, strict=True)],
+            style=Markup(style),
+            data=Markup(_json({"runs": data})),
+            script=Markup(script),
+        )
+    )
+
+
+def _environment() -> Environment:
+    def load(name: str) -> str:
+        return _read(name)
+
+    return Environment(
+        loader=FunctionLoader(load), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+
+
+def _read(name: str) -> str:
+    return resources.files("unweave.report").joinpath("page", name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def _json(record: Mapping[str, Any]) -> str:
+    """JSON that cannot end the script element around it."""
+    text = json.dumps(record, allow_nan=False, separators=(",", ":"))
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _subtitle(runs: Sequence[Run]) -> str:
+    if len(runs) > 1:
+        return f"{len(runs)} runs side by side"
+    run = runs[0]
+    created = str(run.record.get("created") or "")[:16].replace("T", " ")
+    return f"circuit found by {run.about('method')}" + (f", {created}" if created else "")
+
+
+def _facts(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page says without its script."""
+    record = run.record
+    versions = _flat(record.get("versions") or {})
+    about = [(key, run.about(key)) for key in ("model", "task", "method")]
+    return {
+        "name": run.name,
+        **dict(about),
+        "size": found["size"],
+        "total": found["total"],
+        "faithfulness": _number(found["faithfulness"]),
+        "command": record.get("command") or "",
+        "tiles": _tiles(record, found),
+        "settings": [*_flat(record.get("options") or {}), ("seed", str(record.get("seed", "–")))],
+        "provenance": [*about, ("created", str(record.get("created") or "–")), *versions],
+        "nodes": run.circuit.nodes,
+    }
+
+
+def _tiles(record: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    metric, accuracy = record.get("metric") or {}, record.get("accuracy") or {}
+    seconds = [s for s in (record.get("seconds") or {}).values() if isinstance(s, int | float)]
+    tiles = [
+        ("nodes in the circuit", str(found["size"]), f"of {found['total']}"),
+        ("faithfulness", _number(found["faithfulness"]), ""),
+        (
+            str(metric.get("name") or "metric"),
+            _number(metric.get("full")),
+            f"all ablated {_number(metric.get('empty'))}",
+        ),
+        ("model answers correctly", _percent(accuracy.get("correct")), ""),
+        ("time", f"{sum(seconds):.1f} s" if seconds else "–", ""),
+    ]
+    return [tile for tile in tiles if tile[1] != "–" or tile[0] == "faithfulness"]
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, int | float) and value == value else "–"
+
+
+def _percent(value: Any) -> str:
+    return f"{value:.0%}" if isinstance(value, int | float) and value == value else "–"
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for key, value in record.items():
+        if isinstance(value, Mapping) and value:
+            rows += _flat(value, f"{prefix}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            rows.append((f"{prefix}{key}", text))
+    return rows

@@ -1,0 +1,257 @@
+"""Static figures for papers, drawn with matplotlib (the extra `plots`)."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from unweave.errors import UnweaveError
+from unweave.report.folder import Run
+from unweave.report.places import Place, Places, column_names, head_grid, places
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg", ".pdf")
+POSITIVE, NEGATIVE, GREY = "#1f66b8", "#c4500f", "#8a929c"
+COLOURS = (POSITIVE, NEGATIVE, "#0b7a5c", "#9a3d8f", "#8a6500", "#3b7f9c")
+STYLE: Mapping[str, Any] = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "pdf.fonttype": 42,  # text stays text
+    "svg.fonttype": "none",
+    "svg.hashsalt": "unweave",
+    "text.parse_math": False,  # a name with a $ is a name
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How to draw.
+
+    Args:
+        width: In inches.
+        position: Heatmap at one position; None sums over all.
+        round: Heatmap of this round, from 1.
+        nodes: How many nodes of the ranking the circuit shows; None for the found circuit.
+    """
+
+    width: float = 3.4
+    position: str | None = None
+    round: int = 1
+    nodes: int | None = None
+
+
+def save(run: Run, figure: str, path: Path, look: Look | None = None) -> None:
+    """Draws one of `FIGURES` into a file.
+
+    Raises:
+        UnweaveError: Without matplotlib, or when the run does not hold what the figure shows.
+    """
+    try:
+        from cycler import cycler
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UnweaveError(
+            "figures need matplotlib, which is not installed: pip install 'unweave[plots]'"
+        ) from None
+    look = look or Look()
+    draw, aspect = FIGURES[figure]
+    style: Any = {**STYLE, "axes.prop_cycle": cycler(color=COLOURS)}
+    with rc_context(style):
+        canvas = Figure(figsize=(look.width, look.width * aspect), layout="constrained")
+        draw(run, canvas.add_subplot(), look)
+        # Without a date, the same run gives the same file.
+        dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            canvas.savefig(path, dpi=300, metadata=dates.get(path.suffix.lower()))
+        except OSError as error:
+            raise UnweaveError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _missing(run: Run, what: str) -> UnweaveError:
+    return UnweaveError(f"{run.folder} holds no {what}: run unweave evaluate {run.folder} first")
+
+
+def _faithfulness(run: Run, axes: "Axes", look: Look) -> None:
+    evaluation, drawn = run.evaluation, False
+    curve = (evaluation.get("curves") or {}).get(evaluation.get("ablation"))
+    curve = curve or run.record.get("curve") or {}
+    if curve.get("sizes"):
+        axes.plot(*_points(curve["sizes"], curve["faithfulness"]), label=run.about("method"))
+        drawn = True
+    for line in (run.comparison.get("figures") or {}).get("faithfulness_against_size", []):
+        many = len(line["sizes"]) > 1
+        if line["line"] != run.about("method"):
+            style: Any = {} if many else {"marker": "D", "linestyle": "none"}
+            axes.plot(*_points(line["sizes"], line["faithfulness"]), label=line["line"], **style)
+    if random := evaluation.get("random"):
+        sizes = [draws["size"] for draws in random]
+        values = [
+            [f for f in draws["faithfulness"] if f is not None] or [math.nan] for draws in random
+        ]
+        axes.fill_between(
+            sizes, list(map(min, values)), list(map(max, values)), color=GREY, alpha=0.2
+        )
+        axes.plot(sizes, list(map(fmean, values)), "--", color=GREY, label="random")
+        drawn = True
+    for name, value in (evaluation.get("known") or {}).items():
+        size = evaluation.get("roc", {}).get(name, {}).get("known")
+        if size is not None and value is not None:
+            axes.plot(size, value, "D", label=f"{name} circuit")
+    if not drawn:
+        raise _missing(run, "curve")
+    if math.isfinite(run.circuit.faithfulness):
+        axes.plot(run.circuit.size, run.circuit.faithfulness, "o", color="black", label="circuit")
+    axes.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
+    axes.set(xlabel="nodes in the circuit", ylabel="faithfulness")
+    axes.set_ylim(*_range(axes.get_ylim()))
+    axes.legend()
+
+
+def _range(limits: tuple[float, float]) -> tuple[float, float]:
+    return max(-1.0, limits[0]), min(2.2, max(1.1, limits[1]))
+
+
+def _points(x: Sequence[Any], y: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    kept = [(a, b) for a, b in zip(x, y, strict=False) if a is not None and b is not None]
+    return [a for a, _ in kept], [b for _, b in kept]
+
+
+def _roc(run: Run, axes: "Axes", look: Look) -> None:
+    found = {n: r for n, r in (run.evaluation.get("roc") or {}).items() if r.get("points")}
+    if not found:
+        raise UnweaveError(
+            f"{run.folder} holds no ROC: it needs a published circuit of this task and model, and "
+            "unweave evaluate"
+        )
+    for name, roc in found.items():
+        points = sorted([(0.0, 0.0), (1.0, 1.0), *((p[1], p[2]) for p in roc["points"])])
+        auc = f"{name}: AUC {roc['auc']:.2f}"
+        axes.plot([x for x, _ in points], [y for _, y in points], marker=".", label=auc)
+    axes.plot([0, 1], [0, 1], "--", color=GREY, linewidth=0.8)
+    axes.set(xlabel="false positive rate", ylabel="true positive rate", aspect="equal")
+    axes.legend(loc="lower right")
+
+
+def _chance(run: Run, axes: "Axes", look: Look) -> None:
+    chance = run.evaluation.get("chance")
+    if not chance:
+        raise _missing(run, "test against random circuits")
+    sizes = [share["fraction"] for share in chance["shares"]]
+    for name, label in (("beaten", "less faithful"), ("farther", "farther from 1")):
+        values = [share[name] for share in chance["shares"]]
+        axes.plot(sizes, values, marker="o", markersize=3, label=label)
+    axes.axhline(chance["mark"], color=GREY, linestyle=":", linewidth=0.8)
+    axes.text(0.02, chance["mark"] + 0.02, f"q* = {chance['mark']:g}", color=GREY, fontsize=7)
+    axes.set(xlabel="size of the random circuits", ylabel="share beaten")
+    axes.set(xlim=(0, 1.02), ylim=(0, 1.05))
+    axes.xaxis.set_major_formatter("{x:.0%}")
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.legend(loc="lower left")
+
+
+def _heatmap(run: Run, axes: "Axes", look: Look) -> None:
+    found = places(run.ranking, run.example)
+    steps = run.record.get("iterations") or []
+    if steps and look.round > len(steps):
+        raise UnweaveError(f"--round {look.round}: the run had {len(steps)} rounds")
+    values = steps[look.round - 1]["relevance"] if steps else {s: run.score(s) for s in run.ranking}
+    wanted = next((p for p in found.positions if str(p) == look.position), None)
+    if look.position is not None and wanted is None:
+        known = ", ".join(map(str, found.positions)) or "none, nodes stand for all positions"
+        raise UnweaveError(f"no position {look.position!r} in this run: {known}")
+    grid = head_grid(values, found, wanted)
+    names = column_names(found)
+    if not names or not grid:
+        raise UnweaveError(f"{run.folder} has no scores of heads to draw")
+    filled = [[math.nan if v is None else v for v in row] for row in grid]
+    largest = max((abs(v) for row in filled for v in row if v == v), default=0.0) or 1.0
+    image = axes.imshow(filled, "RdBu", aspect="auto", origin="lower", vmin=-largest, vmax=largest)
+    every = max(1, len(found.rows) // 15)
+    axes.set_yticks(range(0, len(found.rows), every), found.rows[::every])
+    step = max(1, len(names) // 16)
+    axes.set_xticks(range(0, len(names), step), names[::step])
+    axes.set(xlabel="head", ylabel="layer")
+    assert axes.figure is not None
+    axes.figure.colorbar(image, ax=axes, label="relevance", shrink=0.8)
+
+
+def _circuit(run: Run, axes: "Axes", look: Look) -> None:
+    chosen = list(run.ranking[: look.nodes or run.circuit.size])
+    found = places(run.ranking, run.example)
+    spots = {s: _spot(found.by_site[s], found) for s in chosen if s in found.by_site}
+    largest = max((abs(run.score(s) or 0.0) for s in spots), default=0.0) or 1.0
+    for source, target, value, part in _strongest(run, spots, 80):
+        axes.annotate(
+            "",
+            spots[target],
+            spots[source],
+            arrowprops={
+                "arrowstyle": "-",
+                "color": NEGATIVE if value < 0 else POSITIVE,
+                "alpha": 0.15 + 0.7 * part,
+                "linewidth": 0.3 + 2.2 * part,
+                "connectionstyle": "arc3,rad=0.12",
+            },
+        )
+    for site, (x, y) in spots.items():
+        score = run.score(site)
+        size = 6 + 60 * abs(score or 0.0) / largest if score == score else 6
+        marker = "s" if found.by_site[site].kind in ("mlp", "neuron") else "o"
+        colour = NEGATIVE if (score or 0.0) < 0 else POSITIVE
+        axes.scatter(x, y, s=size, c=colour, marker=marker, zorder=3, edgecolors="white")
+        if len(spots) <= 60:
+            name = site.partition("@")[0].replace(".h", ".").removeprefix("a")
+            axes.annotate(name, (x, y), (4, 2), textcoords="offset points", fontsize=6, zorder=4)
+    names = [str(p) for p in found.positions] or list(column_names(found))
+    step = max(1, len(names) // 16)
+    axes.set_xticks(range(0, len(names), step), names[::step])
+    every = max(1, len(found.rows) // 15)
+    axes.set_yticks(range(0, len(found.rows), every), found.rows[::every])
+    axes.set(xlim=(-0.6, max(1, len(names)) - 0.3), ylim=(-0.8, max(1, len(found.rows)) - 0.2))
+    axes.set(xlabel="position" if found.positions else "head", ylabel="layer")
+
+
+def _spot(place: Place, found: Places) -> tuple[float, float]:
+    y = place.row + (0.4 if place.kind in ("mlp", "neuron") else 0.0)
+    column = found.heads if place.kind in ("mlp", "neuron") else float(place.unit or 0)
+    if place.position is None:
+        return column, y
+    inner = (column + 0.5) / (found.heads + 1) - 0.5
+    return found.positions.index(place.position) + 0.8 * inner, y
+
+
+def _strongest(
+    run: Run, spots: Mapping[str, Any], most: int
+) -> list[tuple[str, str, float, float]]:
+    if run.scores is None or not run.scores.pairs:
+        return []
+    matrix = run.scores.pairs.get("signed", next(iter(run.scores.pairs.values())))
+    rows = {s: i for i, s in enumerate(run.scores.sources) if s in spots}
+    columns = {t: j for j, t in enumerate(run.scores.targets) if t in spots}
+    pairs = [
+        (source, target, value)
+        for source, i in rows.items()
+        for target, j in columns.items()
+        if math.isfinite(value := float(matrix[i, j])) and value and source != target
+    ]
+    pairs.sort(key=lambda pair: -abs(pair[2]))
+    top = abs(pairs[0][2]) if pairs else 1.0
+    return [(s, t, v, abs(v) / top) for s, t, v in reversed(pairs[:most])]
+
+
+FIGURES: Mapping[str, tuple[Callable[[Run, "Axes", Look], None], float]] = {
+    "roc": (_roc, 1.0),
+    "faithfulness": (_faithfulness, 0.7),
+    "chance": (_chance, 0.7),
+    "heatmap": (_heatmap, 1.1),
+    "circuit": (_circuit, 1.3),
+}

@@ -1,0 +1,88 @@
+"""What a run is asked to do, and the problems it solves: one to find on, one to judge on."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from unweave.errors import UnweaveError
+from unweave.methods.method import Problem
+from unweave.model.model import Model
+from unweave.sites import Site
+from unweave.tasks.accuracy import Accuracy, task_accuracy
+from unweave.tasks.baseline import BaselineName, task_baseline
+from unweave.tasks.task import Task
+
+Granularity = Literal["head", "head@position"]
+GRANULARITIES: tuple[Granularity, ...] = ("head", "head@position")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A discovery, as the user asked for it.
+
+    Args:
+        granularity: Nodes are heads, or heads at the task's named positions.
+        mlps: Whether MLPs are nodes too (else they are never ablated).
+        discover, evaluate: How many prompts; None takes the task's own numbers.
+        options: The method's options that differ from their defaults.
+    """
+
+    task: str
+    model: str
+    method: str = "cdt"
+    granularity: Granularity = "head"
+    mlps: bool = False
+    baseline: BaselineName = "mean"
+    seed: int = 0
+    discover: int | None = None
+    evaluate: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A model on a task: prompts to find a circuit on, and others to judge it on."""
+
+    find: Problem
+    judge: Problem
+    accuracy: Accuracy
+
+
+def set_up(plan: Plan, model: Model, task: Task) -> Stage:
+    """Draws prompts, checks that the model can do the task at all, and records baselines.
+
+    Raises:
+        UnweaveError: When the model fails the task, or the plan does not fit it.
+    """
+    found = task.batch(model, plan.discover, plan.seed, "discover")
+    judged = task.batch(model, plan.evaluate, plan.seed, "evaluate")
+    accuracy = task_accuracy(model, found)
+    if accuracy.fails:
+        raise UnweaveError(
+            f"{model.name} answers {accuracy.correct:.0%} of {task.name} prompts correctly (metric "
+            f"{accuracy.metric:+.2f}): there is no behaviour to explain; choose another model or "
+            "task, or try --bos"
+        )
+    nodes = plan_nodes(plan, model, tuple(found.positions))
+    problems = []
+    for batch in (found, judged):
+        points = {node.point for node in nodes}
+        baseline = task_baseline(task, model, batch, plan.baseline, points, plan.seed)
+        problems.append(Problem(model, batch, nodes, baseline))
+    return Stage(problems[0], problems[1], accuracy)
+
+
+def plan_nodes(plan: Plan, model: Model, positions: tuple[str, ...]) -> tuple[Site, ...]:
+    """Every node that a circuit may hold."""
+    if plan.granularity not in GRANULARITIES:
+        raise UnweaveError(
+            f"granularity {plan.granularity!r}: expected {' or '.join(GRANULARITIES)}"
+        )
+    sites = model.heads() + (model.mlps() if plan.mlps else [])
+    sites.sort(key=lambda site: site.point.depth)
+    if plan.granularity == "head":
+        return tuple(sites)
+    return tuple(site.at(position) for site in sites for position in positions)

@@ -1,0 +1,210 @@
+"""Attribution of words: sums, batches, bad input, and exactness against plain runs."""
+
+import json
+
+import pytest
+import torch
+from oracles.patched import patched
+
+from unweave import cli
+from unweave.attribution import attribute, compare
+from unweave.attribution.deletion import areas
+from unweave.attribution.peers import occlusion, ranked
+from unweave.attribution.target import find_targets
+from unweave.attribution.texts import read_text
+from unweave.decompose.api import decompose
+from unweave.errors import UnweaveError
+from unweave.model.loading import load
+from unweave.sites import Point, Site
+
+PAPER = "paper, attention=frozen, clamp=everywhere"
+TEXTS = [
+    "Who?",
+    "What are the main points of this document?",
+    "Who signed the unaffable contract in March, and isn't it void?",
+    "Summarize.",
+]
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return load("question-classifier").to(torch.float64)
+
+
+def one(model, text, *args, **options):
+    found = attribute(model, text, *args, **options)
+    assert not isinstance(found, list)
+    return found
+
+
+def test_pieces_are_merged_to_words(classifier):
+    words = read_text(classifier, TEXTS[2]).words
+    assert [w.text for w in words][4:8] == ["unaffable", "contract", "in", "March"]
+    assert len(words[4].tokens) == 3
+    assert "isn't" in [w.text for w in words]
+    assert [w.fixed for w in words if w.fixed] == [True, True]
+    assert [i for w in words for i in w.tokens] == list(range(len(read_text(classifier, TEXTS[2]).ids)))
+
+
+@pytest.mark.parametrize("rules", ["paper", PAPER, "paper, attention=frozen, clamp=none"])
+@pytest.mark.parametrize("level", [0, 1])
+def test_everything_relevant_gives_the_logits(classifier, rules, level):
+    for found in attribute(classifier, TEXTS, rules=rules, level=level, baseline="zero"):
+        assert found.whole == pytest.approx(found.target.metric, abs=1e-6)
+    inputs = classifier.inputs(TEXTS[2])
+    everything = decompose(classifier, inputs, "embed", "logits", rules)
+    assert everything.rest("logits").abs().max() < 1e-6
+
+
+def test_every_span_is_complete(classifier):
+    inputs = classifier.inputs(TEXTS[1])
+    spans = [[f"embed@{i}" for i in range(a, b)] for a in range(9) for b in range(a + 1, 10)]
+    found = decompose(classifier, inputs, spans, "logits", PAPER)
+    assert found.completeness < 1e-9
+    logits = classifier.logits(inputs)
+    assert torch.allclose(found.rel["logits"] + found.rest("logits"), logits, atol=1e-9)
+
+
+def test_removal_equals_plain_runs(classifier):
+    found = one(classifier, TEXTS[1], rules="removal", baseline="zero")
+    inputs = classifier.inputs(TEXTS[1])
+    goal = found.target
+    for word, score in zip(found.words, found.scores, strict=True):
+        sites = [Site(Point("embed"), None, i) for i in word.tokens]
+        left = patched(classifier.network, inputs, sites, {})[Point("logits")][0, 0]
+        assert score == pytest.approx(goal.metric - float(left[goal.answer] - left[goal.other]))
+
+
+@pytest.mark.parametrize("rules", ["frozen", PAPER, "removal"])
+@pytest.mark.parametrize("baseline", ["zero", "padding"])
+def test_batch_equals_one_at_a_time(classifier, rules, baseline):
+    options = {"rules": rules, "baseline": baseline}
+    for found, text in zip(attribute(classifier, TEXTS, **options), TEXTS, strict=True):
+        alone = one(classifier, text, **options)
+        assert found.text == text
+        assert found.target.name == alone.target.name
+        assert found.scores == pytest.approx(alone.scores, abs=1e-9)
+
+
+def test_512_tokens_beside_one(classifier):
+    long = "main points " * 255  # 510 tokens, [CLS] and [SEP]
+    found = attribute(classifier.to(torch.float32), ["Who", long])
+    assert len(found[1].words) == 512
+    alone = one(classifier.to(torch.float32), "Who")
+    assert found[0].scores == pytest.approx(alone.scores, abs=1e-5)
+
+
+def test_interaction_is_the_excess_of_the_joint_score(classifier):
+    pair = ("main", "document")
+    found = one(classifier, TEXTS[1], phrases=pair, interactions=[pair], baseline="zero")
+    inputs = classifier.inputs(TEXTS[1])
+    names = [["embed@4"], ["embed@8"], ["embed@4", "embed@8"]]
+    rel = decompose(classifier, inputs, names, "logits", "frozen").rel["logits"][:, 0, 0]
+    a, b, both = (rel[:, found.target.answer] - rel[:, found.target.other]).tolist()
+    assert [score for _, score in found.phrases] == pytest.approx([a, b])
+    assert found.interactions[0][2] == pytest.approx(both - a - b)
+
+
+def test_target_and_against(classifier):
+    for target, other in (("generic", "directed"), ("directed", "generic")):
+        found = one(classifier, TEXTS[1], target)
+        assert found.target.name == f"{target} − {other}"
+    assert one(classifier, TEXTS[1], 0).scores == one(classifier, TEXTS[1], "generic").scores
+
+
+def test_language_model(smollm2):
+    text = "When Mary and John went to the store, John gave a drink to"
+    found = one(smollm2, text, " Mary", " John")
+    assert found.target.name == "' Mary' − ' John'"
+    by_word = dict(zip([w.text for w in found.words], found.scores, strict=True))
+    assert by_word["Mary"] > 0
+    with pytest.raises(UnweaveError, match=r"' unaffable' is \d tokens for smollm2-135m"):
+        one(smollm2, text, " unaffable")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([""], "the text is empty: give at least one word"),
+        (["Who?", "--target", "genric"], "'genric' is not a class of question-classifier: did you"),
+        (["Who?", "--target", "9"], "question-classifier has outputs 0–1: found 9"),
+        (["Who?", "--target", "generic", "--against", "generic"], "compared with itself"),
+        (["Who?", "--phrase", "what"], "the phrase 'what' is 0 times in 'Who?'"),
+        (["Who?", "--level", "5"], "resid5: this model has layers 0–2"),
+        (["Who?", "--baseline", "mean"], "expected padding or zero"),
+        (["Who?", "--rules", "papr"], "unknown rule set 'papr': did you mean paper"),
+        (["why " * 600], "has 602 tokens and question-classifier takes at most 512: shorten it"),
+        ([], "give a text or a file"),
+        (["Who?", "--model", "minilm"], "minilm has no output head"),
+        (["--file", "nowhere.txt"], "nowhere.txt cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_with_code_2(args, message, capsys):
+    assert cli.main(["attribute", *args]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert message in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_command(tmp_path, capsys):
+    assert cli.main(["attribute", "why " * 600, "--truncate"]) == 0
+    assert "predicted: " in capsys.readouterr().out
+    file = tmp_path / "texts.txt"
+    file.write_text("\n\n".join(TEXTS))
+    assert cli.main(["attribute", "--file", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["text"] for row in found] == TEXTS
+    assert found[1]["words"][0] == {**found[1]["words"][0], "text": "[CLS]", "special": True}
+
+
+def test_html_is_escaped(classifier):
+    page = one(classifier, "Is <script>alert('x')</script> & safe?")._repr_html_()
+    assert "<script" not in page
+    assert "&lt;" in page
+    assert "&amp;" in page
+
+
+def test_occlusion_and_areas_are_plain_runs(classifier):
+    text = read_text(classifier, TEXTS[1])
+    (goal,) = find_targets(classifier, [text], None, None)
+
+    def metric(words: str) -> float:
+        logits = classifier.logits(words)[0, 0]
+        return float(logits[goal.answer] - logits[goal.other])
+
+    scores = occlusion(classifier, text, goal)
+    assert scores[0] == 0.0
+    without = metric("What are the points of this document?")
+    assert scores[4] == pytest.approx(goal.metric - without, abs=1e-5)
+    order = ranked(text, [float(-i) for i in range(len(text.words))])
+    listed = ["What", "are", "the", "main", "points", "of", "this", "document", "?"]
+    leaving = torch.tensor([metric(" ".join(listed[i:]) or "") for i in range(10)])
+    coming = torch.tensor([metric(" ".join(listed[:i]) or "") for i in range(10)])
+    x = torch.linspace(0, 1, 10)
+    expected = [float(torch.trapezoid(y, x)) for y in (leaving, coming)]
+    assert areas(classifier, text, goal, order) == pytest.approx(expected, abs=1e-5)
+
+
+def test_compare_names_what_is_missing(classifier, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "captum.attr", None)
+    found = compare(classifier, TEXTS[:2])
+    assert [peer.name for peer in found.peers] == ["unweave", "occlusion"]
+    assert "pip install 'unweave[peers]'" in found.missing[0]
+
+
+def test_integrated_gradients_add_up(classifier):
+    pytest.importorskip("captum")
+    from unweave.attribution.deletion import metrics
+    from unweave.attribution.peers import integrated_gradients
+
+    text = read_text(classifier, TEXTS[1])
+    (goal,) = find_targets(classifier, [text], None, None)
+    scores = integrated_gradients(classifier, text, goal, steps=200)
+    padded = torch.tensor([[101, *[0] * 9, 102]])
+    logits = classifier.logits(padded)[0, 0]
+    start = float(logits[goal.answer] - logits[goal.other])
+    assert sum(scores) == pytest.approx(goal.metric - start, rel=1e-2)
+    assert metrics(classifier, text, goal, [tuple(range(11))])[0] == pytest.approx(goal.metric)
