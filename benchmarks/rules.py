@@ -50,7 +50,10 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "cdt, no refinement, percentile 95": {"refine": "none", "select": "percentile:95"},
     "cdt, paper rules": {"rules": "paper"},
     "cdt, paper rules, greedy, percentile 95": {
-        "rules": "paper", "refine": "greedy", "select": "percentile:95", "screen": 1.0,
+        "rules": "paper",
+        "refine": "greedy",
+        "select": "percentile:95",
+        "screen": 1.0,
     },
 }
 PEERS = ("eap", "eap-ig", "relp", "random")
@@ -58,8 +61,14 @@ PEERS = ("eap", "eap-ig", "relp", "random")
 
 def curve_row(judge: Problem, order: list[Site]) -> dict[str, Any]:
     curve = faithfulness_curve(judge, order)
-    return {"cmd": curve.cmd, "cpr": curve.cpr, "k80": curve.first(0.8), "k95": curve.first(0.95),
-            "sizes": curve.sizes, "faithfulness": curve.faithfulness}
+    return {
+        "cmd": curve.cmd,
+        "cpr": curve.cpr,
+        "k80": curve.first(0.8),
+        "k95": curve.first(0.95),
+        "sizes": curve.sizes,
+        "faithfulness": curve.faithfulness,
+    }
 
 
 def beaten(judge: Problem, order: list[Site], draws: int = 10) -> dict[str, float]:
@@ -75,24 +84,41 @@ def beaten(judge: Problem, order: list[Site], draws: int = 10) -> dict[str, floa
 
 def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> list[dict]:
     task = tasks[name]
-    plan = Plan(name, model.name, seed=seed, discover=options.prompts, evaluate=options.held_out,
-                baseline=options.baseline)
+    plan = Plan(
+        name,
+        model.name,
+        seed=seed,
+        discover=options.prompts,
+        evaluate=options.held_out,
+        baseline=options.baseline,
+    )
     stage = set_up(plan, model, task)
     find, judge, rows, orders = stage.find, stage.judge, [], {}
 
     def add(label: str, kind: str, order: list[Site], seconds: float, **more: Any) -> None:
         orders[label] = order
-        row = {"task": name, "seed": seed, "label": label, "kind": kind, "seconds": seconds,
-               **curve_row(judge, order), **more}
+        row = {
+            "task": name,
+            "seed": seed,
+            "label": label,
+            "kind": kind,
+            "seconds": seconds,
+            **curve_row(judge, order),
+            **more,
+        }
         rows.append(row)
-        print(f"{name:13s} {seed:3d} {label:48s} CMD {row['cmd']:.3f}  k95 {row['k95']!s:>4}  "
-              f"{seconds:6.1f} s  {more.get('size', '')}", flush=True)
+        print(
+            f"{name:13s} {seed:3d} {label:48s} CMD {row['cmd']:.3f}  k95 {row['k95']!s:>4}  "
+            f"{seconds:6.1f} s  {more.get('size', '')}",
+            flush=True,
+        )
 
     if not options.searches_only:
         for label, rules in ONE_PASS.items():
             began = time.perf_counter()
-            scores = relevance(model, find.batch, list(find.nodes), rules=rules,
-                               baseline=find.baseline, pairs=())
+            scores = relevance(
+                model, find.batch, list(find.nodes), rules=rules, baseline=find.baseline, pairs=()
+            )
             order = [parse(site) for site in scores.ranking()]
             add(label, "one pass", order, time.perf_counter() - began)
     for label in PEERS:
@@ -100,8 +126,9 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
         scores = methods[label].run(find)
         add(label, "peer", [parse(s) for s in scores.ranking()], time.perf_counter() - began)
     began = time.perf_counter()
-    exact = relevance(model, find.batch, list(find.nodes), rules="removal",
-                      baseline=find.baseline, pairs=())
+    exact = relevance(
+        model, find.batch, list(find.nodes), rules="removal", baseline=find.baseline, pairs=()
+    )
     add("exact patching", "peer", [parse(s) for s in exact.ranking()], time.perf_counter() - began)
     chosen = {"cdt (default)": {}} if options.default_only else SEARCHES
     for label, changes in chosen.items():
@@ -115,14 +142,19 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
         same = {peer: tuple(orders[peer][: len(circuit)]) for peer in (*PEERS, "exact patching")}
         ours, *theirs = judge.faithfulness([circuit, *same.values()]).tolist()
         more: dict[str, Any] = {
-            "size": len(circuit), "faithfulness_of_circuit": ours,
-            "same_size": dict(zip(same, theirs, strict=True)), "circuit": list(map(str, circuit)),
+            "size": len(circuit),
+            "faithfulness_of_circuit": ours,
+            "same_size": dict(zip(same, theirs, strict=True)),
+            "circuit": list(map(str, circuit)),
         }
         if label == "cdt (default)":
             more["beaten"] = beaten(judge, order)
         add(label, "search", order, seconds, **more)
-        print(f"{'':18s} {len(circuit)} nodes, f {ours:.3f}; same size: "
-              + ", ".join(f"{k} {v:.3f}" for k, v in more["same_size"].items()), flush=True)
+        print(
+            f"{'':18s} {len(circuit)} nodes, f {ours:.3f}; same size: "
+            + ", ".join(f"{k} {v:.3f}" for k, v in more["same_size"].items()),
+            flush=True,
+        )
     return rows
 
 

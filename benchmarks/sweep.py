@@ -87,8 +87,14 @@ def main() -> None:
         show(f"{rules}: 144 heads → metric, all pairs", 8, 16, ["heads"], rules, options.repeats)
     if not options.skip_positions:
         every = [f"heads@{i}" for i in range(16)]
-        show(f"{options.rules[0]}: 2304 heads@positions, all pairs", 8, 16, every,
-             options.rules[0], 1)
+        show(
+            f"{options.rules[0]}: 2304 heads@positions, all pairs",
+            8,
+            16,
+            every,
+            options.rules[0],
+            1,
+        )
     if options.skip_growth:
         return
     print("growth (forward passes of the 8-prompt batch; linear growth doubles the figure)")
@@ -103,8 +109,12 @@ def main() -> None:
             else:
                 chosen = [sources]
             seconds = statistics.median(
-                timed(lambda: relevance(model, clean, chosen, readout, rules="paper",
-                                        baseline=corrupted), 3)
+                timed(
+                    lambda: relevance(
+                        model, clean, chosen, readout, rules="paper", baseline=corrupted
+                    ),
+                    3,
+                )
             )
             print(f"  {times}× {label:8s} {seconds / forward:8.1f}")
 

@@ -71,7 +71,11 @@ def _margin(logits: Tensor, answers: Tensor, distractors: Tensor) -> Tensor:
 
 
 LOGIT_DIFFERENCE = Metric(
-    "logit difference", _logit_difference, True, True, "mean logit[answers] − mean logit[distractors]"
+    "logit difference",
+    _logit_difference,
+    True,
+    True,
+    "mean logit[answers] − mean logit[distractors]",
 )
 PROBABILITY_DIFFERENCE = Metric(
     "probability difference", _probability_difference, False, False, "Σp(answers) − Σp(distractors)"

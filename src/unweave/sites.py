@@ -14,7 +14,7 @@ The grammar, with `@` naming a position (no `@`: every position):
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from unweave.errors import UnweaveError
 
@@ -92,6 +92,11 @@ class Site:
         return f"{prefix}{point.kind}{layer}{where}"
 
 
+def head_point(part: str, layer: int, stack: Literal["", "enc"] = "", cross: bool = False) -> Point:
+    """The point of a head's q, k, v or z, of self-attention or of cross-attention."""
+    return Point(cast(Kind, f"c{part}" if cross else part), layer, stack)
+
+
 def _position(text: str | None) -> str | int | None:
     if text is None:
         return None
@@ -112,16 +117,18 @@ def parse(text: "str | Site | tuple[int, int]") -> Site:
         group = match.groupdict()
         stack, position = "enc" if group["stack"] else "", _position(group["position"])
         if group["attention"]:
-            kind = ("c" if group["attention"] == "c" else "") + (group["part"] or "z")
-            return Site(Point(kind, int(group["layer"]), stack), int(group["head"]), position)
+            cross = group["attention"] == "c"
+            point = head_point(group["part"] or "z", int(group["layer"]), stack, cross)
+            return Site(point, int(group["head"]), position)
         if group["mlp"]:
-            neuron = group["neuron"]
-            kind = "mlp" if neuron is None else "neuron"
-            unit = None if neuron is None else int(neuron)
-            return Site(Point(kind, int(group["mlp"]), stack), unit, position)
+            layer = int(group["mlp"])
+            if group["neuron"] is None:
+                return Site(Point("mlp", layer, stack), None, position)
+            return Site(Point("neuron", layer, stack), int(group["neuron"]), position)
         if group["resid"]:
             return Site(Point("resid", int(group["resid"]), stack), None, position)
-        return Site(Point(group["plain"], 0, stack), None, position)
+        kind: Kind = "embed" if group["plain"] == "embed" else "logits"
+        return Site(Point(kind, 0, stack), None, position)
     if match := _FOREIGN_HEAD.fullmatch(text.strip()):
         layer, head, position = match.groups()
         return Site(Point("z", int(layer)), int(head), _position(position and position[1:]))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from oracles.patched import patched
 from oracles.scenes import RULES, WITH_METRIC, Scene, scenes
 from oracles.tiny import (
     FAMILIES,
@@ -23,10 +24,12 @@ from oracles.tiny import (
 )
 from torch import Tensor
 
-from unweave.baselines import activations, counterfactual
+from unweave.baselines import Baseline, activations, counterfactual
+from unweave.batch import Batch
 from unweave.circuits import Scores
-from unweave.decompose import collect, drive
+from unweave.decompose import algebra, collect, drive
 from unweave.decompose.api import Decomposition, decompose, relevance
+from unweave.errors import UnweaveError
 from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, PROBABILITY_DIFFERENCE
 from unweave.model.program import Inputs
 from unweave.model.weights import Activation, Linear, Network, Norm
@@ -113,6 +116,27 @@ def test_parts_sum_to_the_plain_run(scene):
         bound = EXACT * size(whole[mask])
         assert ((rel + d.rest(name) - whole)[:, mask].abs() < bound).all(), name
         assert torch.isfinite(rel).all()
+
+
+@pytest.mark.parametrize("target", ["logits", "a1.h0"])
+def test_incomplete_totals_are_an_error(monkeypatch, target):
+    """The check at run time: what relevance is split from is not what the model computes."""
+    model, inputs = tiny_model("gpt2"), tiny_inputs("gpt2")
+    norm = algebra.Record.norm
+    monkeypatch.setattr(algebra.Record, "norm", lambda *args: norm(*args) * 1.001)
+    with pytest.raises(UnweaveError, match="completeness failed: totals differ from a plain run"):
+        decompose(model, inputs, ["a0.h0"], target)
+
+
+def test_float32_and_half_weights_are_complete():
+    model, inputs = tiny_model("llama").to(torch.bfloat16), tiny_inputs("llama")
+    d = decompose(model, inputs, ["a0.h1"], rules="removal")
+    assert d.rel["logits"].dtype == torch.float32
+    assert d.completeness < 1e-5
+    wide = decompose(model, inputs, ["a0.h1"], rules="removal", precision="float64")
+    assert wide.rel["logits"].dtype == torch.float64
+    gap = (d.rel["logits"] - wide.rel["logits"]).abs().max()
+    assert gap < 1e-4 * size(wide.total["logits"])
 
 
 # --- β = 0 before the source -------------------------------------------------------------------
@@ -247,6 +271,49 @@ def test_pruned_positions_change_no_score(monkeypatch, scene, metric):
         patch.setattr(drive, "first_position", lambda *_: 0)
         whole = score(scene, metric, **options)
     assert_same_scores(pruned, whole)
+
+
+def test_a_decoder_longer_than_its_encoder():
+    """A source may begin at a position that the encoder does not have."""
+    model, whole = tiny_model("t5"), tiny_inputs("t5", length=7)
+    few = whole.mask[:, :2], whole.tokens[:, :2]
+    inputs = Inputs(*few, decoder=whole.decoder)
+    sources = ["embed@2", "embed@5", "a1.h0@4", "enc.embed@1"]
+    d = decompose(model, inputs, sources, "logits", rules="removal", memory=1)
+    for i, name in enumerate(sources):
+        without = patched(model.network, inputs, [parse(name)], {})[LOGITS]
+        assert (d.rest("logits")[i] - without).abs().max() < SAME * size(without)
+
+
+@pytest.mark.parametrize("memory", [None, 1])
+def test_a_baseline_by_rows_follows_its_examples(memory):
+    """Means are kept once a template; each example names its row."""
+    model, inputs = tiny_model("gpt2"), tiny_inputs("gpt2", rows=3)
+    points = {Point("z", 0), Point("mlp", 1)}
+    means = activations(model, tiny_inputs("gpt2", rows=2, seed=1), points)
+    rows = torch.tensor([1, 0, 1])
+    sources = [["a0.h1"], ["m1@2"]]
+    options = {"rules": "removal", "memory": memory}
+    d = decompose(model, inputs, sources, baseline=Baseline("mean", means, rows), **options)
+    base = {point: x[rows] for point, x in means.items()}
+    for i, source in enumerate(sources):
+        without = patched(model.network, inputs, [parse(name) for name in source], base)[LOGITS]
+        assert (d.rest("logits")[i] - without).abs().max() < SAME * size(without)
+
+
+def test_a_batch_of_a_task_brings_its_metric_positions_and_counterfactuals():
+    model = tiny_model("gpt2")
+    clean, corrupted = (tiny_inputs("gpt2", rows=3, seed=seed) for seed in (0, 1))
+    readout, here = tiny_readout(model, clean), {"here": torch.tensor([1, 4, 2])}
+    texts = ("", "", "")
+    groups = torch.zeros(3, dtype=torch.long)
+    batch = Batch(clean, corrupted, readout, readout.read, here, groups, True, texts, texts)
+    sources = ["a0.h1@here", "m1"]
+    brought = relevance(model, batch, sources, baseline="counterfactual", pairs="heads@here")
+    given_all = relevance(
+        model, clean, sources, readout, "removal", corrupted, "heads@here", positions=here
+    )
+    assert_same_scores(brought, given_all)
 
 
 @given(scenes(), st.data())

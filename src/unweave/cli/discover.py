@@ -129,15 +129,26 @@ def _options(method: str, given: list[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise UnweaveError(f"option {text!r}: expected name=value")
-        default = methods[method].checked({name: value}) and known[name]
+        methods[method].checked({name: value})
+        default = known[name]
         try:
-            kind = type(default)
-            result[name] = value.lower() in ("true", "yes", "1") if kind is bool else kind(value)
+            result[name] = _like(default, value)
         except ValueError as error:
             raise UnweaveError(
                 f"option {name}={value}: expected a {type(default).__name__}, as in {default!r}"
             ) from error
     return result
+
+
+def _like(default: Any, value: str) -> Any:
+    """A value of the default's type."""
+    if isinstance(default, bool):
+        if value.lower() not in ("true", "false"):
+            raise ValueError(value)
+        return value.lower() == "true"
+    if isinstance(default, int):
+        return int(value)
+    return float(value) if isinstance(default, float) else value
 
 
 def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:

@@ -156,10 +156,9 @@ class MetricScores:
     weights: Float[Tensor, "batch out"] | None
     at: Int[Tensor, " batch"]
     values: Float[Tensor, "source batch"]
-    _point: Point = Point("logits")
 
     def take(self, x: Split, point: Point, chunk: range) -> None:
-        if point != self._point or x.rel is None:
+        if point.kind != "logits" or x.rel is None:
             return
         rows = torch.arange(len(self.at), device=self.at.device)
         index, total = self.at - x.start, x.total[rows, self.at]

@@ -34,7 +34,7 @@ TotalOut = Float[Tensor, "batch position *out"]
 
 
 def _share(rel: Tensor, rest: Tensor, total: Tensor) -> Tensor:
-    """|β| / (|β| + |γ|), 0 where both are 0. Overwrites `rest`, which is a difference to `total`."""
+    """|β| / (|β| + |γ|), 0 where both are 0. Overwrites `rest`; `total` is its scale."""
     size, rest = rel.abs(), rest.abs_()
     # Where everything is relevant γ is only rounding. It must be 0 then: the shares of small
     # entries would turn it into a part of the bias, which grows from layer to layer.

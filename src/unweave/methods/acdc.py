@@ -90,9 +90,7 @@ class Pruning:
     window: int
     level: Float[Tensor, " batch"]
 
-    def prune(
-        self, candidates: Sequence[C], removed: list[C]
-    ) -> Float[Tensor, "candidate batch"]:
+    def prune(self, candidates: Sequence[C], removed: list[C]) -> Float[Tensor, "candidate batch"]:
         """Decides on candidates in order; extends `removed`, returns each one's increase."""
         expected, done = [True] * len(candidates), 0  # True: it will be dropped
         increases = self.level.new_zeros(len(candidates), len(self.level))

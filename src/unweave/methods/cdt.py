@@ -123,9 +123,7 @@ def sweep(problem: Problem, options: Mapping[str, Any]) -> Scores:
     for name, matrix in found.pairs.items():
         pairs[name] = matrix.new_zeros(len(problem.nodes), matrix.shape[1])
         pairs[name][rows] = matrix
-    return replace(
-        found, sources=first.sources, values=values, examples=examples, pairs=pairs
-    )
+    return replace(found, sources=first.sources, values=values, examples=examples, pairs=pairs)
 
 
 def search(
@@ -313,4 +311,3 @@ def score(problem: Problem, options: Mapping[str, Any]) -> Scores:
 methods.register("cdt")(
     Method("cdt", "contextual decomposition and Algorithm 1", score, options=_DEFAULTS)
 )
-

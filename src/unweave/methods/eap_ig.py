@@ -152,9 +152,7 @@ def _edges_on_activations(
 
 def _tap(model: Model, batch: Batch, points: tuple[Point, ...], given: Activations) -> Tap:
     reads = read_positions(model, batch)[:, None]
-    return Tap(
-        {}, Baseline("none"), len(batch), reads, points=frozenset(points), given=given
-    )
+    return Tap({}, Baseline("none"), len(batch), reads, points=frozenset(points), given=given)
 
 
 def _clean_run(

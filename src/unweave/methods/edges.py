@@ -92,9 +92,7 @@ class EdgeGradients:
     batch: Batch
     graph: Graph
     scaled: dict[Key, Tensor] = field(default_factory=dict)
-    along: dict[int, list[tuple[Tensor, Tensor]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    along: dict[int, list[tuple[Tensor, Tensor]]] = field(default_factory=lambda: defaultdict(list))
     direct: dict[Key, Tensor] = field(default_factory=dict)
 
     def add(

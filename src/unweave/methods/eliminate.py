@@ -117,9 +117,7 @@ def _first(against: Standard, metric: Float[Tensor, "circuit batch"]) -> float:
     return float(against.faithfulness(metric)[0])
 
 
-def _least_missed(
-    problem: Problem, nodes: tuple[Site, ...], against: Standard
-) -> list[Site]:
+def _least_missed(problem: Problem, nodes: tuple[Site, ...], against: Standard) -> list[Site]:
     """Nodes by the loss of the circuit without each of them, smallest first."""
     if len(nodes) <= _EXACT:
         metric = run_toggles(
@@ -131,9 +129,7 @@ def _least_missed(
     return [nodes[i] for i in order.tolist()]
 
 
-def _estimated_toggles(
-    problem: Problem, nodes: tuple[Site, ...]
-) -> Float[Tensor, "node batch"]:
+def _estimated_toggles(problem: Problem, nodes: tuple[Site, ...]) -> Float[Tensor, "node batch"]:
     """To first order, the metric without each node: m(C) − ⟨∂m/∂z, z − μ⟩ at the circuit's run."""
     columns = []
     for part in parts(len(problem.batch), problem.model.network.device):

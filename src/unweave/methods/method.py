@@ -128,9 +128,7 @@ def _those(can: Callable[[Method], bool]) -> str:
     return ", ".join(name for name in methods if can(methods[name]))
 
 
-def node_scores(
-    problem: Problem, examples: Float[Tensor, "node batch"], **about: str
-) -> Scores:
+def node_scores(problem: Problem, examples: Float[Tensor, "node batch"], **about: str) -> Scores:
     """Scores of a problem's nodes from their scores on each example."""
     return Scores(
         tuple(map(str, problem.nodes)),

@@ -275,7 +275,9 @@ def _bare_tokenizer(folder: Path) -> Any | None:
     """The tokenizer of a folder that has tokenizer.json alone, with BERT's special tokens."""
     if (folder / "config.json").exists() or not (folder / "tokenizer.json").exists():
         return _folder_tokenizer(folder)
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")}
+    special = {
+        f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")
+    }
     text = (folder / "tokenizer.json").read_text(encoding="utf-8")
     return _rebuilt_tokenizer({"json": text, "special": special})
 

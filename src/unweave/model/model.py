@@ -11,7 +11,7 @@ from torch import Tensor
 from unweave.errors import UnweaveError
 from unweave.model.program import Inputs, logits
 from unweave.model.weights import Block, Network
-from unweave.sites import HEAD_KINDS, Point, Site
+from unweave.sites import HEAD_KINDS, Point, Site, head_point
 
 Family = Literal["decoder", "encoder", "encoder-decoder", "image"]
 
@@ -77,7 +77,9 @@ class Model:
                 raise UnweaveError(f"text {text!r} has no tokens: give at least one word")
         return pad(rows, self.network.device)
 
-    def logits(self, x: "str | Sequence[str] | Tensor | Inputs") -> Float[Tensor, "batch position out"]:
+    def logits(
+        self, x: "str | Sequence[str] | Tensor | Inputs"
+    ) -> Float[Tensor, "batch position out"]:
         """The plain forward pass."""
         return logits(self.network, self.inputs(x))
 
@@ -89,9 +91,9 @@ class Model:
     def heads(self) -> list[Site]:
         """Every attention head, layer by layer, the encoder's first."""
         return [
-            Site(Point(kind, layer, stack), head)
+            Site(head_point("z", layer, stack, attention.cross), head)
             for stack, layer, block in self._blocks()
-            for kind, attention in (("z", block.attention), ("cz", block.cross))
+            for attention in (block.attention, block.cross)
             if attention is not None
             for head in range(attention.heads)
         ]

@@ -87,9 +87,7 @@ def _bias(
         scores = (bias.slopes[:, None, None] * positions[:, None, None, :]).to(dtype)
         return scores.expand(-1, -1, positions.shape[1], -1)
     distance = positions[:, None, :] - positions[:, :, None]
-    buckets = relative_buckets(
-        distance, bias.table.shape[0], bias.max_distance, bias.bidirectional
-    )
+    buckets = relative_buckets(distance, bias.table.shape[0], bias.max_distance, bias.bidirectional)
     return bias.table[buckets].permute(0, 3, 1, 2)
 
 
@@ -159,6 +157,8 @@ def _yarn(
     max_position: int | None,
 ) -> Rotary:
     length = parameters.get("original_max_position_embeddings") or max_position
+    if length is None:
+        raise UnweaveError("yarn scaling needs original_max_position_embeddings in its config")
     factor = parameters["factor"]
 
     def correction(turns: float) -> float:

@@ -55,7 +55,9 @@ def with_classes(model: Model, examples: Mapping[str, Sequence[str]]) -> Model:
         )
     if len(examples) < 2 or not all(examples.values()):
         raise UnweaveError("expected two labels or more, with at least one sentence each")
-    centroids = torch.stack([model.logits(list(texts))[:, 0].mean(0) for texts in examples.values()])
+    centroids = torch.stack(
+        [model.logits(list(texts))[:, 0].mean(0) for texts in examples.values()]
+    )
     scores = Linear(centroids, -centroids.square().sum(1) / 2)
     head = Head((scores,), first=True, labels=tuple(examples))
     return replace(model, network=replace(model.network, head=head))

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from unweave.model.algebra import Algebra, Plain, RotaryTable, V, activate, normalise
+from unweave.model.algebra import Algebra, Plain, RotaryTable, V, normalise
 from unweave.model.positions import Context, prepare, token_positions
 from unweave.model.weights import (
     Activation,
@@ -27,7 +27,7 @@ from unweave.model.weights import (
     Norm,
     Stack,
 )
-from unweave.sites import Point
+from unweave.sites import Point, head_point
 
 StackName = Literal["", "enc"]
 
@@ -109,7 +109,12 @@ def stages(network: Network, inputs: Inputs) -> list[Stage]:
             *_stack_stages(network.encoder, inputs, "enc", None, last=False),
             *_stack_stages(network.body, inputs.decoder, "", inputs.mask, last=True),
         ]
-    return [*body, Stage("head", lambda ops, s: replace(s, x=head(ops, network.head, s.x)))]
+
+    def end(ops: Algebra[V], stream: Stream[V] | None) -> Stream[V]:
+        assert stream is not None
+        return replace(stream, x=head(ops, network.head, stream.x))
+
+    return [*body, Stage("head", end)]
 
 
 def _stack_stages(
@@ -130,7 +135,8 @@ def _stack_stages(
     def at_block(i: int) -> Callable:
         return lambda ops, s: block(ops, stack.blocks[i], s, context, i, name, last_block=i == end)
 
-    def finish(ops: Algebra[V], stream: Stream[V]) -> Stream[V]:
+    def finish(ops: Algebra[V], stream: Stream[V] | None) -> Stream[V]:
+        assert stream is not None
         x = ops.at(stream.x, Point("resid", len(stack.blocks), name))
         return replace(stream, x=x if stack.norm is None else ops.norm(x, stack.norm, "final"))
 
@@ -198,16 +204,17 @@ def attention(
     cuts: bool,
 ) -> V:
     """q, k, v → pattern → z → output projection; keys and values come from `memory`."""
-    letter = "c" if w.cross else ""
-    q = _project(ops, x, w.q, w.heads, w.q_norm, "attention.q", Point(f"{letter}q", layer, stack))
-    k = _project(
-        ops, memory, w.k, w.kv_heads, w.k_norm, "attention.k", Point(f"{letter}k", layer, stack)
-    )
-    v = _project(ops, memory, w.v, w.kv_heads, None, "attention.v", Point(f"{letter}v", layer, stack))
+
+    def point(part: str) -> Point:
+        return head_point(part, layer, stack, w.cross)
+
+    q = _project(ops, x, w.q, w.heads, w.q_norm, "attention.q", point("q"))
+    k = _project(ops, memory, w.k, w.kv_heads, w.k_norm, "attention.k", point("k"))
+    v = _project(ops, memory, w.v, w.kv_heads, None, "attention.v", point("v"))
     if w.rotary is not None:
         table: RotaryTable = context.rotary[w.rotary]
         q, k = ops.rotate(q, table), ops.rotate(k, table)
-    z = ops.at(ops.attend(q, k, v, context.scorings[w]), Point(f"{letter}z", layer, stack))
+    z = ops.at(ops.attend(q, k, v, context.scorings[w]), point("z"))
     if cuts:
         z = ops.cut(z)
     return ops.linear(ops.merge_heads(z), w.out, "attention.out")
@@ -217,8 +224,8 @@ def _project(
     ops: Algebra[V], x: V, w: Linear, heads: int, norm: Norm | None, place: str, point: Point
 ) -> V:
     y = ops.linear(x, w, place)
-    per_head = norm is not None and norm.weight is not None and len(norm.weight) * heads == len(
-        w.matrix
+    per_head = (
+        norm is not None and norm.weight is not None and len(norm.weight) * heads == len(w.matrix)
     )
     if norm is not None and not per_head:
         y = ops.norm(y, norm, f"{place}.norm")
@@ -272,8 +279,8 @@ def embed(w: Embedding, inputs: Inputs) -> Float[Tensor, "batch position d_model
         if w.token_projection is not None:
             x = functional.linear(x, w.token_projection.matrix, w.token_projection.offset)
     if w.types is not None:
-        types = torch.zeros_like(inputs.tokens) if inputs.types is None else inputs.types
-        x = x + w.types[types]
+        zeros = torch.zeros_like(inputs.mask, dtype=torch.long)
+        x = x + w.types[zeros if inputs.types is None else inputs.types]
     if w.positions is not None:
         x = x + w.positions[token_positions(inputs.mask) + w.position_offset]
     x = x if w.norm is None else normalise(x, w.norm)
@@ -284,6 +291,3 @@ def embed(w: Embedding, inputs: Inputs) -> Float[Tensor, "batch position d_model
 
 def _dtype(stack: Stack) -> torch.dtype:
     return stack.blocks[0].branches[0].body.out.weight.dtype
-
-
-__all__ = ["Inputs", "Stage", "Stream", "activate", "embed", "logits", "run", "stages"]

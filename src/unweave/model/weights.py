@@ -264,7 +264,9 @@ def _converted(record: Any, target: torch.dtype | torch.device, done: dict[int, 
     elif isinstance(record, tuple):
         result = tuple(_converted(item, target, done) for item in record)
     elif is_dataclass(record) and not isinstance(record, type):
-        changes = {f.name: _converted(getattr(record, f.name), target, done) for f in fields(record)}
+        changes = {
+            f.name: _converted(getattr(record, f.name), target, done) for f in fields(record)
+        }
         result = replace(record, **changes)
     else:
         return record

@@ -154,9 +154,7 @@ def run_edges(
     limit = max(1, _BYTES // (2 * one))
     some = min(len(batch), limit)
     many = max(1, limit // some)
-    values = torch.zeros(
-        len(removed), len(batch), dtype=network.dtype, device=network.device
-    )
+    values = torch.zeros(len(removed), len(batch), dtype=network.dtype, device=network.device)
     total = len(removed) * len(batch)
     with torch.no_grad(), progress("Running circuits of edges", total) as advance:
         for i in range(0, len(batch), some):

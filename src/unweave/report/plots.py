@@ -85,13 +85,17 @@ def _faithfulness(run: Run, axes: "Axes", look: Look) -> None:
     curve = (evaluation.get("curves") or {}).get(evaluation.get("ablation"))
     curve = curve or run.record.get("curve") or {}
     if curve.get("sizes"):
-        axes.plot(*_points(curve["sizes"], curve["faithfulness"]), label=run.about("method"))
+        axes.plot(
+            *_points(curve["sizes"], curve["faithfulness"]), label=_short(run.about("method"))
+        )
         drawn = True
     for line in (run.comparison.get("figures") or {}).get("faithfulness_against_size", []):
         many = len(line["sizes"]) > 1
         if line["line"] != run.about("method"):
             style: Any = {} if many else {"marker": "D", "linestyle": "none"}
-            axes.plot(*_points(line["sizes"], line["faithfulness"]), label=line["line"], **style)
+            axes.plot(
+                *_points(line["sizes"], line["faithfulness"]), label=_short(line["line"]), **style
+            )
     if random := evaluation.get("random"):
         sizes = [draws["size"] for draws in random]
         values = [
@@ -105,7 +109,7 @@ def _faithfulness(run: Run, axes: "Axes", look: Look) -> None:
     for name, value in (evaluation.get("known") or {}).items():
         size = evaluation.get("roc", {}).get(name, {}).get("known")
         if size is not None and value is not None:
-            axes.plot(size, value, "D", label=f"{name} circuit")
+            axes.plot(size, value, "D", label=_short(f"{name} circuit"))
     if not drawn:
         raise _missing(run, "curve")
     if math.isfinite(run.circuit.faithfulness):
@@ -114,6 +118,12 @@ def _faithfulness(run: Run, axes: "Axes", look: Look) -> None:
     axes.set(xlabel="nodes in the circuit", ylabel="faithfulness")
     axes.set_ylim(*_range(axes.get_ylim()))
     axes.legend()
+
+
+def _short(name: Any) -> str:
+    """A label that leaves room for the picture."""
+    line = " ".join(str(name).split())
+    return line if len(line) <= 32 else f"{line[:31]}…"
 
 
 def _range(limits: tuple[float, float]) -> tuple[float, float]:
@@ -134,7 +144,7 @@ def _roc(run: Run, axes: "Axes", look: Look) -> None:
         )
     for name, roc in found.items():
         points = sorted([(0.0, 0.0), (1.0, 1.0), *((p[1], p[2]) for p in roc["points"])])
-        auc = f"{name}: AUC {roc['auc']:.2f}"
+        auc = f"{_short(name)}: AUC {roc['auc']:.2f}"
         axes.plot([x for x, _ in points], [y for _, y in points], marker=".", label=auc)
     axes.plot([0, 1], [0, 1], "--", color=GREY, linewidth=0.8)
     axes.set(xlabel="false positive rate", ylabel="true positive rate", aspect="equal")
@@ -185,23 +195,24 @@ def _heatmap(run: Run, axes: "Axes", look: Look) -> None:
 
 
 def _circuit(run: Run, axes: "Axes", look: Look) -> None:
+    from matplotlib.patches import FancyArrowPatch
+
     chosen = list(run.ranking[: look.nodes or run.circuit.size])
     found = places(run.ranking, run.example)
     spots = {s: _spot(found.by_site[s], found) for s in chosen if s in found.by_site}
     largest = max((abs(run.score(s) or 0.0) for s in spots), default=0.0) or 1.0
     for source, target, value, part in _strongest(run, spots, 80):
-        axes.annotate(
-            "",
-            spots[target],
+        line = FancyArrowPatch(
             spots[source],
-            arrowprops={
-                "arrowstyle": "-",
-                "color": NEGATIVE if value < 0 else POSITIVE,
-                "alpha": 0.15 + 0.7 * part,
-                "linewidth": 0.3 + 2.2 * part,
-                "connectionstyle": "arc3,rad=0.12",
-            },
+            spots[target],
+            arrowstyle="-",
+            connectionstyle="arc3,rad=0.12",
+            color=NEGATIVE if value < 0 else POSITIVE,
+            alpha=0.15 + 0.7 * part,
+            linewidth=0.3 + 2.2 * part,
         )
+        line.set_in_layout(False)
+        axes.add_patch(line)
     for site, (x, y) in spots.items():
         score = run.score(site)
         size = 6 + 60 * abs(score or 0.0) / largest if score == score else 6
@@ -210,7 +221,8 @@ def _circuit(run: Run, axes: "Axes", look: Look) -> None:
         axes.scatter(x, y, s=size, c=colour, marker=marker, zorder=3, edgecolors="white")
         if len(spots) <= 60:
             name = site.partition("@")[0].replace(".h", ".").removeprefix("a")
-            axes.annotate(name, (x, y), (4, 2), textcoords="offset points", fontsize=6, zorder=4)
+            label = axes.annotate(name, (x, y), (4, 2), textcoords="offset points", fontsize=6)
+            label.set(zorder=4, in_layout=False)
     names = [str(p) for p in found.positions] or list(column_names(found))
     step = max(1, len(names) // 16)
     axes.set_xticks(range(0, len(names), step), names[::step])

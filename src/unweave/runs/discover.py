@@ -60,8 +60,10 @@ def discover(
     scores = None if folder is None else folder.scores()
     if scores is None:
         say(f"Scoring {len(stage.find.nodes)} nodes with {plan.method}")
-        scores = cdt.sweep(stage.find, options) if plan.method == "cdt" else method.run(
-            stage.find, **plan.options
+        scores = (
+            cdt.sweep(stage.find, options)
+            if plan.method == "cdt"
+            else method.run(stage.find, **plan.options)
         )
         if folder is not None:
             folder.save_scores(scores)
@@ -182,8 +184,12 @@ def _record(
         "iterations": iterations,
         "elimination": [step for one in rounds for step in one["steps"]],
         "curve": {"sizes": curve.sizes, "faithfulness": curve.faithfulness},
-        "summary": {"cmd": curve.cmd, "cpr": curve.cpr, "k80": curve.first(0.8),
-                    "k95": curve.first(0.95)},
+        "summary": {
+            "cmd": curve.cmd,
+            "cpr": curve.cpr,
+            "k80": curve.first(0.8),
+            "k95": curve.first(0.95),
+        },
         "nodes_total": len(stage.find.nodes),
         "shape": _shape(stage.find.model),
         "seconds": clock.laps,
@@ -238,5 +244,3 @@ class _Clock:
         now = time.monotonic()
         self.laps[name] = round(now - self._last, 2)
         self._last = now
-
-

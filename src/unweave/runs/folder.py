@@ -1,10 +1,10 @@
 """The folder of a run: every file is written whole or not at all, so a run can go on from it.
 
-    state.json             the plan, and the search so far (gone once the run is finished)
-    scores.safetensors     scores of every node, relevance of all pairs
-    patterns.safetensors   attention patterns of the circuit's heads on one prompt
-    run.json               options, versions, prompts, every iteration
-    circuit.json           the circuit
+state.json             the plan, and the search so far (gone once the run is finished)
+scores.safetensors     scores of every node, relevance of all pairs
+patterns.safetensors   attention patterns of the circuit's heads on one prompt
+run.json               options, versions, prompts, every iteration
+circuit.json           the circuit
 """
 
 import os
@@ -21,7 +21,6 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from unweave import __version__
 from unweave.circuits import Circuit, Scores
 from unweave.errors import UnweaveError
 from unweave.evaluate.files import plain, read_json, write_json
@@ -60,7 +59,9 @@ class RunFolder:
             write_json(path / "state.json", {"schema_version": SCHEMA, "plan": folder.plan})
             return folder
         if not resume:
-            raise UnweaveError(f"{path} is not empty: add --resume to go on, or choose another --out")
+            raise UnweaveError(
+                f"{path} is not empty: add --resume to go on, or choose another --out"
+            )
         name = "run.json" if (path / "run.json").exists() else "state.json"
         begun = read_json(path / name, "a run of unweave discover")
         if begun.get("plan") != folder.plan:
@@ -105,7 +106,7 @@ class RunFolder:
             "command": shlex.join(["unweave", *sys.argv[1:]]),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": {
-                "unweave": __version__,
+                "unweave": version("unweave"),
                 "torch": version("torch"),
                 "transformers": version("transformers"),
                 "python": platform.python_version(),

@@ -48,8 +48,8 @@ function show(text, most = 400) {
   return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : line;
 }
 
-/** A node's name as labels print it: 23.3 for a23.h3. */
-const brief = (site) => show(site.replace(/^a(\d+)\.h(\d+)/, "$1.$2"), 14);
+/** A node's name as labels print it: 23.3 for a23.h3@end, since its column tells the position. */
+const brief = (site) => show(site.split("@")[0].replace(/^a(\d+)\.h(\d+)/, "$1.$2"), 14);
 
 /** A value of any kind on one line. */
 function flat(value) {

@@ -9,6 +9,7 @@ const SCALES = {
   log: {
     to: (x) => Math.log10(Math.max(1e-9, x)),
     of: (low, high) => Array.from({length: 14}, (_, i) => 10 ** (i - 5))
+      .flatMap((t) => [t, 2 * t, 5 * t]).map((t) => Number(t.toPrecision(3)))
       .filter((t) => t >= low * 0.999 && t <= high * 1.001),
   },
 };

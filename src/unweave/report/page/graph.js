@@ -56,14 +56,12 @@ function circuitGraph(host, run, net, on) {
     const lines = svg("g", {class: "edges", "aria-hidden": "true"});
     const tokens = svg("g", {class: "attention", "aria-hidden": "true"});
     const list = svg("g", {role: "listbox", "aria-label": "Nodes, the most important first. Arrow keys move, Enter shows details."});
-    const marks = net.nodes.map((node) => mark(node, layout));
-    list.append(...marks.filter(Boolean));
     list.addEventListener("keydown", keys);
     const root = svg("svg", {
       width, height: layout.height, viewBox: `0 0 ${width} ${layout.height}`, role: "group",
       "aria-label": `Circuit graph: ${run.rows.length} layers upward; logits at the top`,
     }, scenery(run, layout, width), lines, tokens, list);
-    parts = {layout, lines, tokens, marks};
+    parts = {layout, lines, tokens, list, marks: []};
     host.replaceChildren(root);
     update();
   }
@@ -98,7 +96,13 @@ function circuitGraph(host, run, net, on) {
 
   function update() {
     if (!parts) return;
-    const {marks, layout} = parts;
+    const {marks, layout, list} = parts;
+    // Marks are made when they are first shown: thousands of nodes must not slow down the start.
+    while (marks.length < state.n) {
+      const made = mark(net.nodes[marks.length], layout);
+      if (made) list.append(made);
+      marks.push(made);
+    }
     const few = state.n <= layout.labels;
     const first = state.chosen >= 0 && state.chosen < state.n ? state.chosen : 0;
     const near = new Set();

@@ -17,7 +17,11 @@ function runPage(run) {
   let measure = measures.includes("signed") ? "signed" : measures[0], chosen = null;
   const on = {
     attend: (weights) => graph.attend(weights),
-    select: (i) => graph.select(i),
+    // A node that the slider hides is brought in first.
+    select(i) {
+      if (i >= Number(slider.value)) { slider.value = i + 1; resize(); }
+      graph.select(i);
+    },
   };
   const graph = circuitGraph(byId("graph"), run, net, {select(node) { chosen = node; detail(panel, run, net, node, measure, on); }});
   graph.measure(measure);
@@ -49,8 +53,7 @@ function runPage(run) {
   resize();
   if (!total) byId("graph").append(el("p", {class: "empty"}, "The circuit is empty, and no scores were kept."));
   heatmapPanel(byId("heatmap-plot"), run, net, (i) => {
-    if (i >= Number(slider.value)) { slider.value = i + 1; resize(); }
-    graph.select(i);
+    on.select(i);
     byId("circuit").scrollIntoView({block: "start"});
   });
   rocPanel(byId("roc-plot"), run);

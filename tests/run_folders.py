@@ -12,7 +12,15 @@ from unweave.circuits import Circuit, Scores
 from unweave.evaluate.files import write_json
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
-TEXTS = [HOSTILE, "\"quoted\" 'twice' `so`", "a\nb\r\n\tc", "🧵👩‍👩‍👧 emoji", "שלום עולם", "\u202eevil", "{{7*7}}"]
+TEXTS = [
+    HOSTILE,
+    "\"quoted\" 'twice' `so`",
+    "a\nb\r\n\tc",
+    "🧵👩‍👩‍👧 emoji",
+    "שלום עולם",
+    "\u202eevil",
+    "{{7*7}}",
+]
 WORDS = ["When", " Mary", " and", " John", " went", " out", ",", " John", " gave", " it", " to"]
 
 
@@ -66,7 +74,10 @@ def write_run(
     length = len(words)
     patterns = torch.rand(len(heads_only), length, length, generator=generator).mul(8).exp().tril()
     save_file(
-        {n: (p / p.sum(-1, keepdim=True)).clone() for n, p in zip(heads_only, patterns, strict=True)},
+        {
+            n: (p / p.sum(-1, keepdim=True)).clone()
+            for n, p in zip(heads_only, patterns, strict=True)
+        },
         folder / "patterns.safetensors",
     )
     chosen = tuple(scores.ranking()[:size])
@@ -146,7 +157,9 @@ def evaluation(nodes: int, size: int, hostile: bool = False) -> dict[str, Any]:
         "ablation": "mean",
         "curves": {"mean": curve, "zero": {**curve, "faithfulness": [0, 0.3, 0.7, 1.1, 1]}},
         "known": {name: 0.87},
-        "roc": {name: {"auc": 0.91, "sweep_auc": 0.85, "points": points, "known": 26, "nodes": 144}},
+        "roc": {
+            name: {"auc": 0.91, "sweep_auc": 0.85, "points": points, "known": 26, "nodes": 144}
+        },
         "random": [
             {"size": s, "fraction": f, "faithfulness": [f * f, f, math.nan if hostile else f / 2]}
             for s, f in zip(sizes, fractions, strict=True)

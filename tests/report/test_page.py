@@ -1,0 +1,221 @@
+"""report.html in a real browser: Debian's chromium, driven by playwright."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_folders import HOSTILE, comparison, write_run
+
+from unweave import cli
+from unweave.evaluate.files import write_json
+from unweave.report.html import write_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PANELS = ("graph", "heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot", "chance-plot")
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium: apt-get install chromium (as .ci/run does as root)"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        # Its sandbox cannot start for root, as whom CI containers run.
+        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield made
+        made.close()
+
+
+def open_page(browser: Any, path: Path, width: int = 1280, scheme: str = "light") -> Any:
+    """A page that was opened from disk without an error, a request or a dialog."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 860}, color_scheme=scheme, offline=True
+    )
+    page = context.new_page()
+    page.problems = []
+    page.on("console", lambda m: m.type in ("error", "warning") and page.problems.append(m.text))
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("dialog", lambda dialog: page.problems.append("dialog"))
+    page.on("request", lambda r: r.url.startswith("http") and page.problems.append(r.url))
+    page.goto(path.resolve().as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached", timeout=15_000)
+    return page
+
+
+def shown(page: Any) -> int:
+    return page.locator('.graph .node:not([display="none"])').count()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    write_json(folder / "compared" / "compare.json", comparison(156))
+    return write_report([write_run(folder / "run"), folder / "compared"])
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_panel_draws(browser: Any, report: Path, width: int, scheme: str) -> None:
+    page = open_page(browser, report, width, scheme)
+    for panel in PANELS:
+        assert page.locator(f"#{panel} svg, #{panel} table").count(), panel
+    assert page.locator("#prompts-list .chip.named").count()
+    assert "unweave discover ioi" in page.locator("#command").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert "eap" in page.locator("#faithfulness-plot .legend").inner_text()
+    assert page.problems == []
+
+
+@needs_browser
+def test_slider_moves_nodes_and_faithfulness(browser: Any, report: Path) -> None:
+    page = open_page(browser, report)
+    assert shown(page) == 14
+    assert page.locator("#faith-out").inner_text() == "0.97"
+    place = page.locator("#faithfulness-plot .marker").get_attribute("transform")
+    page.locator("#count").focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowLeft")
+    assert shown(page) == 10
+    assert page.locator("#count-out").inner_text() == "10 of 156"
+    assert page.locator("#faith-out").inner_text() not in ("0.97", "–")
+    assert page.locator("#faithfulness-plot .marker").get_attribute("transform") != place
+    page.locator("#count-reset").click()
+    assert shown(page) == 14
+
+
+@needs_browser
+def test_click_and_keyboard_choose_nodes(browser: Any, report: Path) -> None:
+    page = open_page(browser, report)
+    aside = page.locator("#node")
+    assert "No node chosen" in aside.inner_text()
+    head = page.locator('.node[aria-label^="a"]').first
+    head.click(force=True)
+    name = aside.locator("h3").inner_text()
+    assert head.get_attribute("aria-label").startswith(name)
+    assert "Strongest inputs" in aside.inner_text()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert aside.locator("h3").inner_text() != name
+    # A neighbour that the slider hides is brought in.
+    aside.locator("button.line").first.click()
+    assert page.locator(".node.chosen").count() == 1
+    page.locator("#node button", has_text="Close").click()
+    assert "No node chosen" in aside.inner_text()
+    assert page.problems == []
+
+
+@needs_browser
+def test_attention_of_a_head_is_shown_with_its_tokens(browser: Any, report: Path) -> None:
+    page = open_page(browser, report)
+    page.locator("#heatmap-plot rect.heat").first.click()  # layer 0, whose patterns were kept
+    assert page.locator("#node .pattern rect.cell").count() > 10
+    assert page.locator("#graph path.look").count()
+    before = page.locator("#node .muted").first.inner_text()
+    page.locator("#node select").select_option("3")
+    assert page.locator("#node .muted").first.inner_text() != before
+
+
+@needs_browser
+def test_heatmap_by_round_and_theme_toggle(browser: Any, report: Path) -> None:
+    page = open_page(browser, report)
+    assert page.locator("#heatmap-plot select").first.locator("option").count() == 2
+    page.locator("#heatmap-plot select").first.select_option("1")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(colour)
+    page.locator("#theme").click()
+    assert page.evaluate(colour) != light
+    assert page.problems == []
+
+
+@needs_browser
+def test_print_shows_light_paper(browser: Any, report: Path) -> None:
+    page = open_page(browser, report, scheme="dark")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator("nav").is_visible()
+
+
+@needs_browser
+@pytest.mark.parametrize("size", [9, 0])
+def test_hostile_run_runs_nothing(browser: Any, tmp_path: Path, size: int) -> None:
+    folder = write_run(
+        tmp_path / "<b>run", 4, 4, size, ("IO", "<b>", "end"), hostile=True, evaluated=size > 0
+    )
+    page = open_page(browser, write_report([folder]))
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("main img, main script, h1 b, svg b").count() == 0
+    assert HOSTILE in page.locator("h1").inner_text()
+    assert HOSTILE in page.locator("#prompts-list").inner_text()
+    page.locator("#count").fill("8")
+    page.locator(".node").nth(3).click(force=True)
+    assert page.problems == []
+
+
+@needs_browser
+def test_size_and_time_to_open(browser: Any, report: Path) -> None:
+    assert report.stat().st_size < 6_000_000
+    opened = min(_seconds(browser, report) for _ in range(3))
+    assert opened < 2
+
+
+def _seconds(browser: Any, path: Path) -> float:
+    start = time.perf_counter()
+    open_page(browser, path).context.close()
+    return time.perf_counter() - start
+
+
+@needs_browser
+def test_two_thousand_nodes_stay_usable(browser: Any, tmp_path: Path) -> None:
+    positions = ("IO", "S1", "S1+1", "S2", "end", "14", "15", "16")
+    report = write_report([write_run(tmp_path / "run", 28, 9, 40, positions, mlps=False)])
+    assert report.stat().st_size < 6_000_000
+    page = open_page(browser, report)
+    move = """n => { const s = document.getElementById("count"); const t = performance.now();
+        s.value = n; s.dispatchEvent(new Event("input")); document.body.offsetHeight;
+        return performance.now() - t; }"""
+    page.evaluate(move, 2016)
+    assert shown(page) == 2016
+    assert min(page.evaluate(move, n) for n in (2000, 1500, 1000)) < 500
+    page.locator("#heatmap-plot select").nth(1).select_option("3")
+    assert page.problems == []
+
+
+@needs_browser
+def test_runs_side_by_side(browser: Any, tmp_path: Path) -> None:
+    first, second = write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=0, size=10)
+    page = open_page(browser, write_report([first, second]))
+    assert page.locator("#circuits svg").count() == 2
+    assert page.locator("#curves path.line").count() == 2
+    assert "10 of 14 nodes are in every circuit" in page.locator("#shared").inner_text()
+    page.locator("#shared select").select_option("2")
+    assert page.locator("#shared tbody tr").count() == 4
+    assert page.locator(".node.shared").count() == 20
+    assert page.problems == []
+
+
+def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run", 3, 2, 4)
+    assert cli.main(["report", str(run)]) == 0
+    assert capsys.readouterr().out.strip() == str(run / "report.html")
+    assert cli.main(["report", str(tmp_path / "none")]) == 2
+    assert "unweave discover" in capsys.readouterr().err
+    (run / "run.json").write_text('{"schema_version": 99}')
+    assert cli.main(["report", str(run)]) == 2
+    assert "schema_version 99" in capsys.readouterr().err
+
+
+def test_page_holds_no_markup_of_the_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", 4, 4, 5, hostile=True)
+    text = write_report([folder]).read_text("utf-8")
+    assert HOSTILE not in text
+    assert text.count("<script") == 2
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in text
