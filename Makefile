@@ -13,7 +13,7 @@ TEST_MODELS := $(VENV)/.installed-test-models
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
-	$(BIN)/unweave check smollm2-135m
+	$(BIN)/unweave discover ioi
 
 # One thread a worker: more than one would fight over the cores. Nothing is fetched from the hub.
 test: lint $(TEST_MODELS)

@@ -38,7 +38,7 @@ ONE_PASS = {
     "removal attention, half gate, frozen norm": "removal, gate=half, norm=frozen",
     "removal attention, frozen gate and norm": "removal, gate=frozen, norm=frozen",
     "removal attention, product gate, frozen norm": "removal, gate=product, norm=frozen",
-    "removal attention, frozen gate and norm, clamp": "removal, gate=frozen, norm=frozen, clamp=paper",
+    "removal attention, frozen gate, clamp": "removal, gate=frozen, norm=frozen, clamp=paper",
     "frozen attention, removal gate and norm": "removal, attention=frozen",
     "removal": "removal",
 }
@@ -72,7 +72,7 @@ def curve_row(judge: Problem, order: list[Site]) -> dict[str, Any]:
 
 
 def beaten(judge: Problem, order: list[Site], draws: int = 10) -> dict[str, float]:
-    """Share of random circuits that the first nodes beat in closeness to 1, by share of the model."""
+    """Share of random circuits that the first nodes beat in closeness to 1, by size."""
     rng, shares = Random(0), {}
     for percent in (10, 20, 30, 40, 50, 60):
         size = max(1, len(judge.nodes) * percent // 100)

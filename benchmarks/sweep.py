@@ -97,26 +97,23 @@ def main() -> None:
         )
     if options.skip_growth:
         return
+    base = prompts(8, 16, 50257)[0]
+    forward = statistics.median(timed(lambda: reference(base), 5))
     print("growth (forward passes of the 8-prompt batch; linear growth doubles the figure)")
     for times in (1, 2, 4):
-        clean, corrupted, readout = prompts(2 * times, 16, 50257)
-        base, _, _ = prompts(8, 16, 50257)
-        forward = statistics.median(timed(lambda: reference(base), 5))
-        for label, sources in (("prompts", "heads"), ("sources", None)):
-            if sources is None:
-                clean, corrupted, readout = prompts(2, 16, 50257)
-                chosen = [f"a{layer}.h{head}" for head in range(3 * times) for layer in range(12)]
-            else:
-                chosen = [sources]
-            seconds = statistics.median(
-                timed(
-                    lambda: relevance(
-                        model, clean, chosen, readout, rules="paper", baseline=corrupted
-                    ),
-                    3,
-                )
-            )
-            print(f"  {times}× {label:8s} {seconds / forward:8.1f}")
+        heads = [f"a{layer}.h{head}" for head in range(3 * times) for layer in range(12)]
+        print(f"  {times}× prompts  {cost(model, 2 * times, ['heads']) / forward:8.1f}")
+        print(f"  {times}× sources  {cost(model, 2, heads) / forward:8.1f}", flush=True)
+
+
+def cost(model: Model, batch: int, sources: list[str]) -> float:
+    """Seconds of one sweep."""
+    clean, corrupted, readout = prompts(batch, 16, 50257)
+
+    def sweep() -> object:
+        return relevance(model, clean, sources, readout, rules="paper", baseline=corrupted)
+
+    return statistics.median(timed(sweep, 3))
 
 
 if __name__ == "__main__":

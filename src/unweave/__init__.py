@@ -11,24 +11,69 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unweave.attribution.attribute import attribute
+    from unweave.baselines import Baseline, counterfactual, means
+    from unweave.batch import Batch, Readout
+    from unweave.circuits import Circuit, Scores
+    from unweave.decompose.api import decompose, relevance
+    from unweave.decompose.ruleset import RuleSet
     from unweave.evaluate.api import Evaluation, evaluate
     from unweave.model.loading import load
     from unweave.model.model import Model
     from unweave.report.exchange import read_circuit
+    from unweave.runs.discover import discover
+    from unweave.runs.plan import Plan
+    from unweave.tasks.prompt import Prompt
+    from unweave.tasks.task import task
 
 __version__ = "0.1.0"
 
 # Public name -> the module that defines it. A new name goes here, above and in `__all__`.
 _HOME = {
+    "Baseline": "unweave.baselines",
+    "Batch": "unweave.batch",
+    "Circuit": "unweave.circuits",
     "Evaluation": "unweave.evaluate.api",
     "Model": "unweave.model.model",
+    "Plan": "unweave.runs.plan",
+    "Prompt": "unweave.tasks.prompt",
+    "Readout": "unweave.batch",
+    "RuleSet": "unweave.decompose.ruleset",
+    "Scores": "unweave.circuits",
     "attribute": "unweave.attribution.attribute",
+    "counterfactual": "unweave.baselines",
+    "decompose": "unweave.decompose.api",
+    "discover": "unweave.runs.discover",
     "evaluate": "unweave.evaluate.api",
     "load": "unweave.model.loading",
+    "means": "unweave.baselines",
     "read_circuit": "unweave.report.exchange",
+    "relevance": "unweave.decompose.api",
+    "task": "unweave.tasks.task",
 }
 
-__all__ = ["Evaluation", "Model", "__version__", "attribute", "load", "read_circuit"]
+__all__ = [
+    "Baseline",
+    "Batch",
+    "Circuit",
+    "Evaluation",
+    "Model",
+    "Plan",
+    "Prompt",
+    "Readout",
+    "RuleSet",
+    "Scores",
+    "__version__",
+    "attribute",
+    "counterfactual",
+    "decompose",
+    "discover",
+    "evaluate",
+    "load",
+    "means",
+    "read_circuit",
+    "relevance",
+    "task",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -69,7 +69,9 @@ class Scores:
             "about": dict(self.about),
             "order": self.order,
         }
-        metadata = {name: json.dumps(value) for name, value in names.items()}
+        # One entry: safetensors writes several in no fixed order, and equal scores should give
+        # equal files.
+        metadata = {"names": json.dumps(names)}
         contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         save_file(contiguous, path, metadata)
 
@@ -80,7 +82,7 @@ class Scores:
 
         tensors = load_file(path)
         with safe_open(path, "pt") as file:
-            metadata = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
+            metadata = json.loads((file.metadata() or {})["names"])
         pairs = {
             name.removeprefix("pairs."): value
             for name, value in tensors.items()

@@ -244,7 +244,11 @@ def test_relp_equals_the_linear_rules(name, metric):
         problem = with_positions(problem)
     rules = "linear, activation=ratio"
     slow = relevance(
-        problem.model, problem.batch, problem.nodes, rules=rules, baseline=problem.baseline,
+        problem.model,
+        problem.batch,
+        problem.nodes,
+        rules=rules,
+        baseline=problem.baseline,
         pairs=(),
     )
     scores = methods["relp"].run(problem)

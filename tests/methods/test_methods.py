@@ -7,10 +7,9 @@ import torch
 from oracles.copies import copies
 from oracles.patched import patched
 
-from unweave.baselines import counterfactual
 from unweave.circuits import Scores
 from unweave.errors import UnweaveError
-from unweave.graph import graph_of, graph_points
+from unweave.graph import graph_of
 from unweave.methods.method import Method, Problem, methods, node_scores
 from unweave.metrics import LOGIT_DIFFERENCE, PROBABILITY_DIFFERENCE
 from unweave.patching.ablation import run_circuits
@@ -133,18 +132,9 @@ def test_acdc_nodes_equal_one_run_at_a_time(name, tau):
         assert set(scores.ranking()[: len(kept)]) == kept
 
 
-def two_layers(problem: Problem) -> Problem:
-    """The first two layers of a model: fewer edges to run one at a time."""
-    network = problem.model.network
-    body = replace(network.body, blocks=network.body.blocks[:2])
-    model = replace(problem.model, network=replace(network, body=body))
-    base = counterfactual(model, problem.batch.corrupted, graph_points(model))
-    return replace(problem, model=model, nodes=tuple(model.heads() + model.mlps()), baseline=base)
-
-
 @pytest.mark.parametrize(("name", "tau"), [("gpt2", 0.003), ("gpt2", 0.03), ("llama", 0.01)])
 def test_acdc_edges_equal_one_run_at_a_time(name, tau):
-    problem = two_layers(tiny_problem(name, rows=1))
+    problem = tiny_problem(name, rows=1, layers=2)
     graph, batch = graph_of(problem.model), problem.batch
     with torch.no_grad():
         base = copies(problem.model.network, batch.corrupted.tokens).written
@@ -178,7 +168,8 @@ def test_acdc_edges_equal_one_run_at_a_time(name, tau):
 
 
 @pytest.mark.parametrize(
-    "shape", [("gpt2", None), ("llama", None), ("qwen3", None), ("gpt_neox", "parallel")],
+    "shape",
+    [("gpt2", None), ("llama", None), ("qwen3", None), ("gpt_neox", "parallel")],
     ids=str,
 )
 def test_circuits_of_edges(shape, monkeypatch):

@@ -71,8 +71,11 @@ def copies(
                 for head in range(w.heads):
                     name = f"a{layer}.h{head}"
                     parts = []
-                    for part, linear, norm in (("q", w.q, w.q_norm), ("k", w.k, w.k_norm),
-                                               ("v", w.v, None)):
+                    for part, linear, norm in (
+                        ("q", w.q, w.q_norm),
+                        ("k", w.k, w.k_norm),
+                        ("v", w.v, None),
+                    ):
                         copy = source + shift(f"{name}<{part}>", seen)
                         row = head if part == "q" else head * w.kv_heads // w.heads
                         t = _rows(_norm(copy, branch.pre), linear, row, w.d_head)

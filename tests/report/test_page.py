@@ -219,3 +219,22 @@ def test_page_holds_no_markup_of_the_run(tmp_path: Path) -> None:
     assert text.count("<script") == 2
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "https://" not in text
+
+
+@needs_browser
+def test_real_run_of_smollm2(browser: Any, tmp_path: Path) -> None:
+    run, few = tmp_path / "run", ["-n", "2", "--held-out", "2", "-o", "iterations=1"]
+    quick = ["-o", "refine=none", "-o", "select=top:12", "--out", str(run), "-q"]
+    assert cli.main(["discover", "ioi", *few, *quick]) == 0
+    report = run / "report.html"
+    assert report.stat().st_size < 6_000_000
+    page = open_page(browser, report)
+    assert shown(page) == 12
+    page.locator(".node").first.click(force=True)
+    assert page.locator("#node .pattern rect.cell").count() > 10
+    assert page.locator("#node button.line").count() == 12
+    for panel in PANELS:
+        assert page.locator(f"#{panel} > *").count(), panel
+    assert page.problems == []
+    for form in ("eap-ig", "neuronpedia", "csv"):
+        assert cli.main(["export", str(run), "--format", form]) == 0

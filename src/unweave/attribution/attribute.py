@@ -197,7 +197,15 @@ class _Asked:
         words = self.text.words
         scores = tuple(row[: len(words)])
         return Attribution(
-            self.text.text, words, scores, phrases, excess, target, row[len(self.sources) - 1], "", 0
+            self.text.text,
+            words,
+            scores,
+            phrases,
+            excess,
+            target,
+            row[len(self.sources) - 1],
+            "",
+            0,
         )
 
 

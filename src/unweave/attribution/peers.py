@@ -199,9 +199,7 @@ class _From(Patch):
         return self.embedding if point == self.point and self.embedding is not None else x
 
 
-def integrated_gradients(
-    model: Model, text: Encoded, target: Target, steps: int = STEPS
-) -> Scores:
+def integrated_gradients(model: Model, text: Encoded, target: Target, steps: int = STEPS) -> Scores:
     """Captum's integrated gradients of the logit difference, summed over each word's tokens.
 
     The path begins at the same text with every word replaced by padding.

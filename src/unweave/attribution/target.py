@@ -34,9 +34,7 @@ class Target:
     metric: float
 
 
-def inputs_of(
-    model: Model, rows: Sequence[Sequence[int]], decoder: Sequence[int] | None
-) -> Inputs:
+def inputs_of(model: Model, rows: Sequence[Sequence[int]], decoder: Sequence[int] | None) -> Inputs:
     """Token rows as inputs, with the decoder's tokens so far for an encoder-decoder."""
     inputs = pad(rows, model.network.device)
     if model.network.encoder is None:

@@ -84,7 +84,7 @@ def discover(
         task=found.name,
         model=model,
         method=method,
-        granularity=_one_of(granularity, "granularity", ("head", "head@position")),
+        granularity=granularity,
         mlps=mlps,
         baseline=_one_of(baseline, "baseline", ("mean", "counterfactual", "zero")),
         seed=seed,

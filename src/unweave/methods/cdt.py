@@ -280,7 +280,7 @@ def _kept(
 
 
 def ranking(problem: Problem, scores: Scores, found: Search) -> list[str]:
-    """Every node: the circuit's in the order they are missed, what elimination dropped, the rest."""
+    """Every node: the circuit's by how much they are missed, then the dropped, then the rest."""
     order: list[str] = []
     for one in reversed(found.rounds):
         joined = (*one.circuit, *one.dropped)

@@ -30,7 +30,7 @@ def run_toggles(
     points: Sequence[Point],
     baseline: Baseline,
 ) -> Float[Tensor, "node batch"]:
-    """The metric of the circuit without each of the nodes that it holds, and with each of the others.
+    """The metric of the circuit without each of its own nodes, and with each of the others.
 
     Equals `run_circuits` of those circuits. A change at a node leaves everything before its layer
     as it is, so each run begins there, from the circuit's own residual stream.

@@ -234,7 +234,7 @@ def _circuit(run: Run, axes: "Axes", look: Look) -> None:
 
 def _spot(place: Place, found: Places) -> tuple[float, float]:
     y = place.row + (0.4 if place.kind in ("mlp", "neuron") else 0.0)
-    column = found.heads if place.kind in ("mlp", "neuron") else float(place.unit or 0)
+    column = float(found.heads) if place.kind in ("mlp", "neuron") else float(place.unit or 0)
     if place.position is None:
         return column, y
     inner = (column + 0.5) / (found.heads + 1) - 0.5

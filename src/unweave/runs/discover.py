@@ -54,6 +54,8 @@ def discover(
         return finished
     clock = _Clock()
     stage = set_up(plan, model, task)
+    if folder is not None:
+        folder.begin()
     correct = f"{stage.accuracy.correct:.0%} of prompts correct"
     say(f"{model.name} on {task.name}: metric {stage.accuracy.metric:+.2f}, {correct}")
     clock.lap("set-up")

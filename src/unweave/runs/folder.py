@@ -56,7 +56,6 @@ class RunFolder:
         if not os.access(path, os.W_OK):
             raise UnweaveError(f"cannot write into {path}: choose another folder with --out")
         if empty:
-            write_json(path / "state.json", {"schema_version": SCHEMA, "plan": folder.plan})
             return folder
         if not resume:
             raise UnweaveError(
@@ -70,6 +69,11 @@ class RunFolder:
                 "resume with the same ones, or choose another --out"
             )
         return folder
+
+    def begin(self) -> None:
+        """Claims the folder, once the run is known to be possible."""
+        if not (self.path / "state.json").exists():
+            write_json(self.path / "state.json", {"schema_version": SCHEMA, "plan": self.plan})
 
     def circuit(self) -> Circuit | None:
         """The circuit, once the run is finished."""

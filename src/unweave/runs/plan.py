@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from unweave.errors import UnweaveError
 from unweave.methods.method import Problem
@@ -12,8 +12,7 @@ from unweave.tasks.accuracy import Accuracy, task_accuracy
 from unweave.tasks.baseline import BaselineName, task_baseline
 from unweave.tasks.task import Task
 
-Granularity = Literal["head", "head@position"]
-GRANULARITIES: tuple[Granularity, ...] = ("head", "head@position")
+GRANULARITIES = ("head", "head@position")
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Plan:
     task: str
     model: str
     method: str = "cdt"
-    granularity: Granularity = "head"
+    granularity: str = "head"
     mlps: bool = False
     baseline: BaselineName = "mean"
     seed: int = 0

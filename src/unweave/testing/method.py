@@ -42,7 +42,7 @@ def check_method(method: "str | Method") -> None:
         scores = _check_nodes(method, problem)
         _check_silence(method, problem, scores)
         _check_positions(method, problem)
-        _check_edges(method, problem)
+        _check_edges(method, tiny_problem(family, rows=1, layers=2))
     _check_options(method, tiny_problem("gpt2"))
 
 
@@ -53,12 +53,19 @@ def tiny_problem(
     metric: Metric = LOGIT_DIFFERENCE,
     nodes: Sequence[Site] | None = None,
     rows: int = 3,
+    layers: int | None = None,
     dtype: torch.dtype = torch.float64,
 ) -> Problem:
-    """Random prompts for a tiny random model; by default all heads and MLPs are nodes."""
+    """Random prompts for a tiny random model; by default all heads and MLPs are nodes.
+
+    Args:
+        layers: Keeps only the first so many.
+    """
     tiny = architectures[architecture].tiny
     oracle = build(tiny[variant or next(iter(tiny))], dtype)
     model = from_transformers(oracle, f"tiny {architecture}")
+    body = replace(model.network.body, blocks=model.network.body.blocks[:layers])
+    model = replace(model, network=replace(model.network, body=body))
     clean, corrupted = (
         random_inputs(oracle.config, LENGTH, dtype=dtype, seed=seed).select(slice(0, rows))
         for seed in (0, 1)
