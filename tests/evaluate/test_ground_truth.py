@@ -85,10 +85,6 @@ def test_cdt_and_exact_patching_find_the_circuit(settings, ablation, method):
         scores = relevance(
             problem.model, problem.batch, nodes, rules="removal", baseline=baseline, pairs=()
         )
-    elif method == "cdt":
-        # Its default leaves half of the nodes to a gradient, which is blind where attention
-        # saturates: benchmarks/ground_truth.py shows what that costs.
-        scores = methods[method].run(problem, screen=1.0)
     else:
         scores = methods[method].run(problem)
     auc = roc(scores, settings[ablation].known["published"]).auc

@@ -193,7 +193,7 @@ class _From(Patch):
     """A run from given embeddings."""
 
     embedding: Tensor | None = None
-    point: Point = Point("embed")
+    point: Point = field(default_factory=lambda: Point("embed"))
 
     def at(self, x: Tensor, point: Point) -> Tensor:
         return self.embedding if point == self.point and self.embedding is not None else x

@@ -128,7 +128,7 @@ def _output(model: Model, text: Encoded, wanted: str | int, outputs: int) -> int
     if len(tokens) != 1:
         pieces = "|".join(model.decode(token) for token in tokens)
         raise UnweaveError(
-            f"{wanted!r} is {len(tokens)} tokens for {model.name} ({pieces}): choose a word that is "
+            f"{wanted!r} is {len(tokens)} tokens for {model.name} ({pieces}): choose a word of "
             "one token, mind the leading space"
         )
     return tokens[0]

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -114,8 +115,8 @@ def _packed(message: memoryview) -> list[int]:
     return values
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, "int | memoryview"]]:
-    """Field numbers and values of a protobuf message."""
+def _fields(message: memoryview) -> Iterator[tuple[int, Any]]:
+    """Field numbers of a protobuf message, with their values: a number, or bytes."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

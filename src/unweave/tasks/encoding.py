@@ -68,7 +68,8 @@ def encode(
     if prompt.distractors == (OTHERS,):
         others = [i for i in range(_outputs(words.model)) if i not in answers]
     else:
-        others = [_id(words, prompt, word, "distractor", first_token) for word in prompt.distractors]
+        wrong = prompt.distractors
+        others = [_id(words, prompt, text, "distractor", first_token) for text in wrong]
     if both := set(answers) & set(others):
         token = words.model.decode(both.pop())
         raise UnweaveError(f"an answer and a distractor both begin with the token {token!r}")

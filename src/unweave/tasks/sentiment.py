@@ -34,7 +34,7 @@ NEGATIVE = """
 
 @task("sentiment", metric=LOGIT_DIFFERENCE, model="minilm-sentiment", only_correct=True)
 def sentiment(words: Words, n: int, rng: Random) -> list[Prompt]:
-    """An adjective makes a sentence positive or negative; in the corrupted prompt it is opposite."""
+    """An adjective makes a sentence positive or negative; corrupted, it is opposite."""
     things = words.single(THINGS)
     sides = (words.single(POSITIVE), words.single(NEGATIVE))
     pairs = list(zip(*sides, strict=False))

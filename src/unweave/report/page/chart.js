@@ -108,7 +108,7 @@ function chart(host, spec) {
 
 /** Axes, grid and scales of a chart. */
 function makeFrame(spec, width, height) {
-  const left = 46, right = 10, top = 10, bottom = 40;
+  const left = 46, right = 18, top = 10, bottom = 40;
   const domain = (axis, key) => {
     if (axis.domain) return axis.domain;
     const all = [...spec.lines.flatMap((l) => l[key]), ...(spec.points || []).map((p) => p[key])].filter(isNumber);

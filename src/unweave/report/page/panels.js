@@ -114,7 +114,7 @@ function chancePanel(host, run) {
   const x = shares.map((s) => s.fraction);
   chart(beaten, {
     title: "Share of random circuits beaten, by their size", aspect: 0.7,
-    x: {label: "size of the random circuits", domain: [0, 1], format: percent}, y: {label: "share beaten", domain: [0, 1.02], format: percent},
+    x: {label: "size of the random circuits", domain: [0, 1.02], format: percent}, y: {label: "share beaten", domain: [0, 1.02], format: percent},
     lines: [{name: "less faithful", x, y: shares.map((s) => s.beaten)}, {name: "farther from 1", x, y: shares.map((s) => s.farther), dash: true}],
     marks: [{axis: "y", at: chance.mark, label: "q* = " + num(chance.mark)}],
   });
