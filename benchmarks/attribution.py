@@ -42,7 +42,9 @@ def main() -> None:
     parser.add_argument("--rules", action="store_true")
     options = parser.parse_args()
     model = load("question-classifier")
-    prompts = tasks["question-type"].prompts(model, options.texts, part="evaluate")
+    # Rules are chosen on other sentences than those on which the choice is then compared.
+    part = "evaluate" if options.rules else "discover"
+    prompts = tasks["question-type"].prompts(model, options.texts, part=part)
     texts = [prompt.clean for prompt in prompts]
     if options.rules:
         measure_rules(model, texts)

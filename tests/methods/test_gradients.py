@@ -10,12 +10,10 @@ from torch import Tensor
 from unweave.baselines import activations
 from unweave.circuits import EdgeScores
 from unweave.decompose.api import relevance
-from unweave.errors import UnweaveError
-from unweave.graph import _graph, graph_of
 from unweave.methods.method import Problem, methods
 from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, PROBABILITY_DIFFERENCE
 from unweave.model.program import Inputs
-from unweave.sites import Point, parse
+from unweave.sites import parse
 from unweave.testing.method import tiny_problem
 
 BOUND = 1e-9
@@ -282,36 +280,3 @@ def test_padding_and_chunks_change_no_edge(monkeypatch):
     base = activations(problem.model, batch.corrupted, problem.baseline.values)
     wide = replace(problem, batch=batch, baseline=replace(problem.baseline, values=base))
     assert (methods["eap"].run_edges(wide).values - mean).abs().max() < 1e-12
-
-
-def test_edges_of_gpt2_small():
-    graph = _graph(((12, True, False),) * 12)
-    assert len(graph.nodes) == 158
-    assert len(graph.edges) == len(set(graph.edges)) == 32_491
-    for name in ("a0.h0->a5.h1<q>", "input->m0", "m11->logits", "a3.h4->m3", "m10->a11.h0<v>"):
-        assert name in graph.places
-    for name in ("a5.h1->a5.h2<q>", "m5->a5.h1<k>", "input->input", "a5.h1->m4"):
-        assert name not in graph.places
-
-
-def test_parallel_blocks_have_no_edge_within():
-    graph = graph_of(tiny_problem("gpt_neox", "parallel").model)
-    assert "a1.h0->m1" not in graph.places
-    assert "a0.h0->m1" in graph.places
-
-
-@pytest.mark.parametrize("name", ["bert", "olmo2", "t5"])
-def test_edges_refuse_other_architectures(name):
-    with pytest.raises(UnweaveError, match="score nodes instead"):
-        graph_of(tiny_problem(name, WITH_HEAD.get(name)).model)
-
-
-def test_edge_scores_are_saved(tmp_path):
-    scores = methods["eap"].run_edges(tiny_problem("gpt2"))
-    scores.save(tmp_path / "edges.safetensors")
-    again = EdgeScores.load(tmp_path / "edges.safetensors")
-    assert again.edges == scores.edges
-    assert torch.equal(again.values, scores.values)
-    assert again.about == scores.about
-    assert again.ranking() == scores.ranking()
-    assert Point("embed") in graph_of(tiny_problem("gpt2").model).source_rows

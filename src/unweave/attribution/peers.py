@@ -141,7 +141,7 @@ def compare(
     }
     missing = ()
     try:
-        import captum.attr  # noqa: F401
+        import captum.attr  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError:
         missing = ("integrated gradients need captum: pip install 'unweave[peers]'",)
     else:
@@ -204,7 +204,7 @@ def integrated_gradients(model: Model, text: Encoded, target: Target, steps: int
 
     The path begins at the same text with every word replaced by padding.
     """
-    from captum.attr import IntegratedGradients
+    from captum.attr import IntegratedGradients  # pyright: ignore[reportMissingImports]
 
     point = Point("embed", 0, "enc" if model.network.encoder is not None else "")
     inputs, read = inputs_of(model, [text.ids], None), reads_of(model, [text], None)

@@ -126,10 +126,10 @@ def _read(model: Model, ids: Sequence[int]) -> int:
             f"{model.name} has no output head: load the classifier or language model, or give it "
             "classes (unweave.model.probe.with_classes)"
         )
-    if mask not in ids:
+    if mask is None or mask not in ids:
+        sign = "its mask token" if mask is None else model.decode(mask)
         raise UnweaveError(
-            f"{model.name} is a masked language model: put {model.decode(mask)} where the word to "
-            "explain belongs"
+            f"{model.name} is a masked language model: put {sign} where the word to explain belongs"
         )
     return list(ids).index(mask)
 

@@ -81,7 +81,7 @@ def discover(
 
     found = find_task(task, first_token)
     plan = Plan(
-        task=found.name,
+        task=task,
         model=model,
         method=method,
         granularity=granularity,
@@ -90,6 +90,7 @@ def discover(
         seed=seed,
         discover=prompts,
         evaluate=held_out,
+        first_token=first_token,
         options=_options(method, option or []),
     )
     folder = out or Path("runs") / f"{found.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"

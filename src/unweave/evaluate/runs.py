@@ -41,7 +41,8 @@ def evaluate_run(
             f"{run.folder / 'run.json'} names the baseline {run.baseline!r}: "
             f"{nearest(run.baseline, ABLATIONS)}"
         )
-    task, model = find_task(run.task), load(run.model)
+    first_token = bool(run.options.get("first_token"))
+    task, model = find_task(run.task, first_token), load(run.model)
     batch = task.batch(model, n, run.seed, "evaluate")
     names = run.scores.sources if run.scores is not None else None
     nodes = [parse(name) for name in names] if names else _nodes(run, model)

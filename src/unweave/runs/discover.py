@@ -45,8 +45,8 @@ def discover(
     Raises:
         UnweaveError: When the model cannot do the task, or the folder cannot be used.
     """
-    task = find_task(task) if isinstance(task, str) else task
-    plan = replace(plan or Plan(task.name, model.name), task=task.name, model=model.name)
+    plan = plan or Plan(task if isinstance(task, str) else task.name, model.name)
+    task = find_task(task, plan.first_token) if isinstance(task, str) else task
     method = methods[plan.method]
     options = method.checked(plan.options)
     folder = None if out is None else RunFolder.open(Path(out), plan, resume)

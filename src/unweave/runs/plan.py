@@ -23,6 +23,7 @@ class Plan:
         granularity: Nodes are heads, or heads at the task's named positions.
         mlps: Whether MLPs are nodes too (else they are never ablated).
         discover, evaluate: How many prompts; None takes the task's own numbers.
+        first_token: Whether the first token of a longer answer stands for it (file tasks).
         options: The method's options that differ from their defaults.
     """
 
@@ -35,6 +36,7 @@ class Plan:
     seed: int = 0
     discover: int | None = None
     evaluate: int | None = None
+    first_token: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:

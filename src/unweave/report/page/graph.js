@@ -17,7 +17,9 @@ function network(run) {
 /** Faithfulness of the first n nodes, on the line between the measured sizes. */
 function faithfulnessAt(run, n) {
   if (n === run.size && isNumber(run.faithfulness)) return run.faithfulness;
-  const {sizes, faithfulness} = asMap(run.curve);
+  // The evaluation's curve is the finer one, where there is one.
+  const measured = asMap(asMap(run.evaluation.curves)[run.evaluation.ablation]);
+  const {sizes, faithfulness} = asList(measured.sizes).length ? measured : asMap(run.curve);
   const points = asList(sizes).map((s, i) => [s, asList(faithfulness)[i]]).filter(([, f]) => isNumber(f));
   let below = null;
   for (const [size, value] of points) {
