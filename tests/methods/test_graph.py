@@ -1,4 +1,4 @@
-"""The graph of edges: its size, its names, the architectures that have one; and its scores on disk."""
+"""The graph of edges: its size, its names, who has one; and its scores on disk."""
 
 import pytest
 import torch

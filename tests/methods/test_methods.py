@@ -17,10 +17,8 @@ from unweave.patching.edges import run_edge_circuits, run_edges
 from unweave.sites import Point, parse
 from unweave.testing.method import check_method, tiny_problem
 
-OURS = ["acdc", "eap", "eap-ig", "patching", "random", "relp"]
 
-
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", list(methods))
 def test_contract(name):
     check_method(name)
 

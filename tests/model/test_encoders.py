@@ -1,6 +1,7 @@
 """What the encoder families' files do beyond the tiny models of the contract suite."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +10,16 @@ from unweave.errors import UnweaveError
 from unweave.model.checkpoint import Checkpoint, Tiny, architectures, read_network
 from unweave.model.loading import load, oracle
 from unweave.testing import compare
-from unweave.testing.architecture import checkpoint_of, network_of
+from unweave.testing.architecture import network_of
 from unweave.testing.oracle import build
 
 BERT = architectures["bert"].tiny
+
+
+def checkpoint_of(model: Any) -> Checkpoint:
+    config = model.config
+    state = dict(model.state_dict())
+    return Checkpoint(config.to_dict(), type(config)().to_dict(), state, type(model).__name__)
 
 
 def without(checkpoint: Checkpoint, *names: str) -> Checkpoint:
@@ -43,14 +50,14 @@ def test_labels_are_in_the_order_of_the_outputs():
 )
 def test_a_head_without_a_mapping_is_refused(family: str, model_class: str):
     tiny = next(iter(architectures[family].tiny.values()))
-    whole = checkpoint_of(build(tiny), {})
+    whole = checkpoint_of(build(tiny))
     with pytest.raises(UnweaveError, match=f"{model_class} has a head that unweave does not know"):
         read_network(family, replace(whole, model_class=model_class))
 
 
 def test_heads_left_over_from_pre_training_are_skipped():
     model = build(BERT["masked lm"])
-    whole = checkpoint_of(model, {})
+    whole = checkpoint_of(model)
     extra = {"bert.pooler.dense.weight": torch.ones(2), "cls.seq_relationship.bias": torch.ones(2)}
     network = read_network("bert", replace(whole, tensors={**whole.tensors, **extra}))
     assert compare(network, model).passed
@@ -69,7 +76,7 @@ def test_heads_left_over_from_pre_training_are_skipped():
 )
 def test_tied_weights_need_not_be_in_the_checkpoint(family: str, variant: str, tied: list[str]):
     model = build(architectures[family].tiny[variant])
-    network = read_network(family, without(checkpoint_of(model, {}), *tied))
+    network = read_network(family, without(checkpoint_of(model), *tied))
     assert compare(network, model).passed
 
 

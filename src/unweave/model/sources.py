@@ -199,11 +199,11 @@ def at_hand(name: str) -> Path | None:
 
 def hub_models_at_hand() -> list[str]:
     """Names of the models that the hub's own cache has."""
-    from huggingface_hub import scan_cache_dir
+    from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        repositories = scan_cache_dir().repos
+        repositories = scan_cache_dir(constants.HF_HUB_CACHE).repos
     except CacheNotFound:
         return []
     names = sorted(r.repo_id for r in repositories if r.repo_type == "model")
