@@ -3,7 +3,7 @@
     python benchmarks/sweep.py
 
 GPT-2-small shape with random weights, 8 prompts × 16 tokens, 2 CPU threads. Forward passes are
-timed beside each sweep in the same run; figures are ratios of medians.
+timed before and after each sweep in the same run.
 """
 
 import argparse
@@ -48,20 +48,23 @@ def ratio(
     rules: str,
     repeats: int,
 ) -> float:
-    """Sweep time over forward time, both measured here and now."""
+    """Sweep time over that of the forward passes just before and after it, median of repeats."""
     clean, corrupted, readout = prompts(batch, length, 50257)
-    reference(clean)
-    forward, sweep = [], []
-    for _ in range(repeats):
-        forward += timed(lambda: reference(clean), 5)
-        sweep += timed(
-            lambda: relevance(
-                model, clean, sources, readout, rules=rules, baseline=corrupted, pairs="heads"
-            ),
-            1,
+
+    def sweep() -> object:
+        return relevance(
+            model, clean, sources, readout, rules=rules, baseline=corrupted, pairs="heads"
         )
-    forward += timed(lambda: reference(clean), 5)
-    return statistics.median(sweep) / statistics.median(forward)
+
+    reference(clean)
+    ratios = []
+    before = timed(lambda: reference(clean), 9)
+    for _ in range(repeats):
+        seconds = timed(sweep, 1)[0]
+        after = timed(lambda: reference(clean), 9)
+        ratios.append(seconds / statistics.median(before + after))
+        before = after
+    return statistics.median(ratios)
 
 
 def main() -> None:

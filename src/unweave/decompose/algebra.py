@@ -121,9 +121,12 @@ class Decompose:
         self._next += 1
         return self.tape[self._next - 1]
 
-    def _result(self, rel: Tensor, total: Tensor, start: int, place: str) -> Split:
+    def _result(self, rel: Tensor, total: Tensor, place: str, *given: Split) -> Split:
+        """What a rule made of `given`, clamped where the rules say so."""
+        start = given[0].start
         if self.rules.clamps(place):
-            rel = clamp(rel, total[:, start:])
+            fresh = all(x.rel is None or not _shares_memory(rel, x.rel) for x in given)
+            rel = clamp(rel, total[:, start:], rel if fresh else torch.empty_like(rel))
         return Split(rel, total, start)
 
     def constant(self, x: Tensor) -> Split:
@@ -134,21 +137,21 @@ class Decompose:
         if x.rel is None:
             return Split(None, out, x.start)
         rel = self.rules.linear(x.rel, w, out[:, x.start :])
-        return self._result(rel, out, x.start, place)
+        return self._result(rel, out, place, x)
 
     def norm(self, x: Split, w: Norm, place: str) -> Split:
         out = self._total()
         if x.rel is None:
             return Split(None, out, x.start)
         rel = self.rules.norm(x.rel, x.seen, w, out[:, x.start :])
-        return self._result(rel, out, x.start, place)
+        return self._result(rel, out, place, x)
 
     def activation(self, x: Split, f: Activation, place: str) -> Split:
         out = self._total()
         if x.rel is None:
             return Split(None, out, x.start)
         rel = self.rules.activation(x.rel, x.seen, f, out[:, x.start :])
-        return self._result(rel, out, x.start, place)
+        return self._result(rel, out, place, x)
 
     def gate(self, gate: Split, up: Split, f: Activation, place: str) -> Split:
         out = self._total()
@@ -156,7 +159,7 @@ class Decompose:
             # Both come from one input by linear maps: they are 0 together.
             return Split(None, out, gate.start)
         rel = self.rules.gate(gate.rel, up.rel, gate.seen, up.seen, f, out[:, gate.start :])
-        return self._result(rel, out, gate.start, place)
+        return self._result(rel, out, place, gate, up)
 
     def add(self, x: Split, y: Split, place: str) -> Split:
         out = self._total()
@@ -166,7 +169,7 @@ class Decompose:
             rel = x.rel + y.rel
         if rel is None:
             return Split(None, out, x.start)
-        return self._result(rel, out, x.start, place)
+        return self._result(rel, out, place, x, y)
 
     def scale(self, x: Split, factor: float) -> Split:
         return Split(None if x.rel is None else x.rel * factor, self._total(), x.start)
@@ -198,7 +201,7 @@ class Decompose:
         )
         rel_q, rel_k, rel_v = (_dense(x, len(given)) for x in (q, k, v))
         rel = self.rules.attention(rel_q, rel_k, rel_v, totals)
-        return self._result(rel, z, q.start, "attention.mix")
+        return self._result(rel, z, "attention.mix", q, k, v)
 
     def first(self, x: Split) -> Split:
         return Split(None if x.rel is None else x.rel[:, :, :1], self._total(), x.start)
@@ -217,6 +220,10 @@ class Decompose:
 
     def at(self, x: Split, point: Point) -> Split:
         return self.visit(x, point, self.left)
+
+
+def _shares_memory(x: Tensor, y: Tensor) -> bool:
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
 def _dense(x: Split, sources: int) -> Tensor:

@@ -8,7 +8,7 @@ References: CD-T (Hsu et al., ICLR 2025), eqs. 5–14; contextual decomposition 
 2018; Singh et al., 2019); RelP (Rezaei Jafari et al., 2025) for the half rule of gates.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,19 +33,56 @@ RelOut = Float[Tensor, "source batch position *out"]
 TotalOut = Float[Tensor, "batch position *out"]
 
 
-def _share(rel: Tensor, rest: Tensor, total: Tensor) -> Tensor:
-    """|β| / (|β| + |γ|), 0 where both are 0. Overwrites `rest`; `total` is its scale."""
-    size, rest = rel.abs(), rest.abs_()
+# Elements of a part of the elementwise work below: about what a core's cache holds.
+_PART = 1 << 18
+
+
+def _parts(x: Tensor) -> Iterator[tuple[slice, slice, slice]]:
+    """Cuts sources, examples and positions into parts that a cache holds; on a GPU, one part."""
+    sources, examples, positions = x.shape[:3]
+    each = max(1, x.shape[3:].numel())
+    rows = x.numel() if x.is_cuda else max(1, _PART // each)
+    p = min(rows, positions)
+    e = min(rows // p, examples)
+    s = rows // (p * e)
+    for i in range(0, examples, e):
+        for j in range(0, positions, p):
+            for k in range(0, sources, s):
+                yield slice(k, k + s), slice(i, i + e), slice(j, j + p)
+
+
+def _by_parts(f: Callable[..., None], rels: Sequence[Tensor], totals: Sequence[Tensor]) -> Tensor:
+    """Part by part what `f(*rels, *totals, result)` writes; `f` works on each row by itself."""
+    result = torch.empty_like(rels[0])
+    for part in _parts(result):
+        f(*(x[part] for x in rels), *(x[part[1:]] for x in totals), result[part])
+    return result
+
+
+def _add_share(to: RelOut, rel: RelOut, total: TotalOut, bias: Tensor) -> RelOut:
+    """`to += b·|β|/(|β| + |γ|)` in place, the share 0 where both parts are 0.
+
+    |β| + |T − β| = max(|T|, |T − 2β|), one operation less on tensors that are the widest of a
+    sweep: memory traffic is its cost, hence also the parts.
+    """
+    # The floor only turns 0/0 into 0.
+    size = total.abs().clamp_(min=torch.finfo(total.dtype).tiny)
     # Where everything is relevant γ is only rounding. It must be 0 then: the shares of small
     # entries would turn it into a part of the bias, which grows from layer to layer.
-    noise = 16 * torch.finfo(rest.dtype).eps * total.abs().amax(-1)
-    none = rest[..., :8].amax(-1) <= noise  # a few entries tell nearly always, at no cost
+    noise = 16 * torch.finfo(total.dtype).eps * (size.amax(-1) + bias.abs().max())
+    few = (total[..., :8] - rel[..., :8]).abs_()  # tells nearly always, at no cost
+    none = few.amax(-1) <= noise
     if none.any():
-        none &= rest.amax(-1) <= noise
-        rest.masked_fill_(none[..., None], 0.0)
-    # In place: these tensors are the widest of a sweep, and memory traffic is its cost. The
-    # floor only turns 0/0 into 0.
-    return size.div_(rest.add_(size).clamp_(min=torch.finfo(size.dtype).tiny))
+        none &= (total - rel).abs_().amax(-1) <= noise
+    whole = bool(none.any())
+    for part in _parts(rel):
+        beta, rows = rel[part], part[1:]
+        share = torch.sub(total[rows], beta, alpha=2).abs_()
+        share = torch.div(beta.abs(), torch.maximum(share, size[rows], out=share), out=share)
+        if whole:
+            share = torch.where(none[part][..., None], (beta != 0).to(share.dtype), share)
+        to[part].addcmul_(share, bias)
+    return to
 
 
 # --- linear maps: β′ from β, W, b and the output total -----------------------------------------
@@ -57,7 +94,7 @@ def linear_shared_bias(rel: Rel, w: Linear, out: TotalOut) -> RelOut:
     bias = w.offset
     if bias is None:
         return a
-    return a.addcmul_(_share(a, (out - bias) - a, out), bias)
+    return _add_share(a, a, out - bias, bias)
 
 
 def linear_without_bias(rel: Rel, w: Linear, out: TotalOut) -> RelOut:
@@ -69,19 +106,17 @@ def linear_without_bias(rel: Rel, w: Linear, out: TotalOut) -> RelOut:
 
 
 def _frozen_norm(rel: Rel, total: Total, w: Norm) -> Rel:
-    if w.kind == "layer":
-        scale = torch.rsqrt(total.var(-1, correction=0, keepdim=True) + w.eps)
-        scaled = (rel - rel.mean(-1, keepdim=True)) * scale
-    else:
-        scaled = rel * torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + w.eps)
-    gain = w.gain
-    return scaled if gain is None else scaled.mul_(gain)
+    layer, gain = w.kind == "layer", w.gain
+    square = total.var(-1, correction=0, keepdim=True) if layer else total.pow(2).mean(-1, True)
+    scale = torch.rsqrt(square + w.eps)
+    scale = scale if gain is None else scale * gain
+    return (rel - rel.mean(-1, keepdim=True)).mul_(scale) if layer else rel * scale
 
 
 def norm_shared_bias(rel: Rel, total: Total, w: Norm, out: Total) -> Rel:
     """`(β − mean β)/√(var T + ε)·w + b·|β|/(|β|+|γ|)`: the scale is the total's; RMSNorm alike."""
     scaled = _frozen_norm(rel, total, w)
-    return scaled if w.bias is None else scaled.addcmul_(_share(rel, total - rel, total), w.bias)
+    return scaled if w.bias is None else _add_share(scaled, rel, total, w.bias)
 
 
 def norm_frozen(rel: Rel, total: Total, w: Norm, out: Total) -> Rel:
@@ -91,7 +126,11 @@ def norm_frozen(rel: Rel, total: Total, w: Norm, out: Total) -> Rel:
 
 def norm_removal(rel: Rel, total: Total, w: Norm, out: Total) -> Rel:
     """`norm(T) − norm(T − β)`: the scale is recomputed on what is left."""
-    return out - normalise(total - rel, w)
+
+    def part(b: Tensor, t: Tensor, o: Tensor, to: Tensor) -> None:
+        torch.sub(o, normalise(t - b, w), out=to)
+
+    return _by_parts(part, (rel,), (total, out))
 
 
 # --- activations -------------------------------------------------------------------------------
@@ -99,7 +138,11 @@ def norm_removal(rel: Rel, total: Total, w: Norm, out: Total) -> Rel:
 
 def activation_secant(rel: Rel, total: Total, f: Activation, out: Total) -> Rel:
     """`f(T) − f(T − β)`"""
-    return out - activate(total - rel, f)
+
+    def part(b: Tensor, t: Tensor, o: Tensor, to: Tensor) -> None:
+        torch.sub(o, activate(t - b, f), out=to)
+
+    return _by_parts(part, (rel,), (total, out))
 
 
 def activation_slope(rel: Rel, total: Total, f: Activation, out: Total) -> Rel:
@@ -134,7 +177,11 @@ def gate_product(
     rel_gate: Rel, rel_up: Rel, gate: Total, up: Total, f: Activation, out: Total
 ) -> Rel:
     """`(f(T_g) − f(T_g − β_g))·β_u`: the product of the two relevant parts."""
-    return (activate(gate, f) - activate(gate - rel_gate, f)).mul_(rel_up)
+
+    def part(b_gate: Tensor, b_up: Tensor, t: Tensor, whole: Tensor, to: Tensor) -> None:
+        torch.mul(whole - activate(t - b_gate, f), b_up, out=to)
+
+    return _by_parts(part, (rel_gate, rel_up), (gate, activate(gate, f)))
 
 
 def gate_frozen(
@@ -148,7 +195,11 @@ def gate_removal(
     rel_gate: Rel, rel_up: Rel, gate: Total, up: Total, f: Activation, out: Total
 ) -> Rel:
     """`f(T_g)·T_u − f(T_g − β_g)·(T_u − β_u)`"""
-    return out - activate(gate - rel_gate, f).mul_(up - rel_up)
+
+    def part(b_g: Tensor, b_u: Tensor, t_g: Tensor, t_u: Tensor, o: Tensor, to: Tensor) -> None:
+        torch.sub(o, activate(t_g - b_g, f).mul_(t_u - b_u), out=to)
+
+    return _by_parts(part, (rel_gate, rel_up), (gate, up, out))
 
 
 def gate_half(rel_gate: Rel, rel_up: Rel, gate: Total, up: Total, f: Activation, out: Total) -> Rel:
@@ -215,9 +266,16 @@ def attention_removal(q: RelQueries, k: RelKeys, v: RelKeys, totals: AttentionTo
 # --- clamp -------------------------------------------------------------------------------------
 
 
-def clamp(rel: Rel, total: Total) -> Rel:
-    """`clamp(β, min(0, T), max(0, T))`: where β and γ differ in sign, the larger takes all."""
-    return torch.minimum(torch.maximum(rel, total.clamp(max=0)), total.clamp(min=0))
+def clamp(rel: Rel, total: Total, to: Rel) -> Rel:
+    """`clamp(β, min(0, T), max(0, T))`: where β and γ differ in sign, the larger takes all.
+
+    Args:
+        to: Where the result is written; `rel` itself, where nobody else reads it.
+    """
+    low, high = total.clamp(max=0), total.clamp(min=0)
+    for part in _parts(rel):
+        torch.clamp(rel[part], low[part[1:]], high[part[1:]], out=to[part])
+    return to
 
 
 LinearRule = Callable[[Rel, Linear, TotalOut], RelOut]
