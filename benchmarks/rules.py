@@ -137,7 +137,7 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
         scores = cdt.sweep(find, settings)
         found = cdt.search(find, scores, settings)
         seconds = time.perf_counter() - began
-        order = [parse(site) for site in cdt.ranking(find, scores, found)]
+        order = [parse(site) for site in cdt.ranking(scores, found)]
         circuit = tuple(parse(site) for site in found.rounds[-1].circuit)
         same = {peer: tuple(orders[peer][: len(circuit)]) for peer in (*PEERS, "exact patching")}
         ours, *theirs = judge.faithfulness([circuit, *same.values()]).tolist()

@@ -1,12 +1,14 @@
 """The main job, end to end: on a hand-wired model whose circuit is known, and on the real one."""
 
 import json
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 
 from unweave.circuits import Circuit, Scores
 from unweave.errors import UnweaveError
+from unweave.methods import cdt
 from unweave.methods.eliminate import eliminate, nested, standard
 from unweave.methods.method import Problem
 from unweave.model.loading import load
@@ -159,15 +162,40 @@ def test_toggles_equal_the_circuits_run_one_by_one(problem: Problem) -> None:
     torch.testing.assert_close(fast, slow, atol=1e-5, rtol=1e-5)
 
 
-def test_elimination_is_nested_and_its_losses_are_those_of_its_circuits(problem: Problem) -> None:
-    against = standard(problem)
-    steps = list(eliminate(problem, problem.nodes, against, worst=float("inf")))
+@pytest.fixture(scope="module")
+def many(problem: Problem) -> Problem:
+    """Enough nodes that they leave in blocks."""
+    nodes = tuple(node.at(position) for node in problem.nodes for position in (0, 1, -2, -1))
+    return replace(problem, nodes=nodes)
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_elimination_is_nested_and_its_losses_are_those_of_its_circuits(
+    many: Problem, every: bool
+) -> None:
+    problem, against = many, standard(many)
+    steps = list(eliminate(problem, problem.nodes, against, math.inf, price=0.01, every=every))
+    assert any(len(step.removed) > 1 for step in steps) != every
     order = nested(problem.nodes, steps)
     assert sorted(map(str, order)) == sorted(map(str, problem.nodes))
     circuits = [tuple(order[: step.size]) for step in steps]
     losses = against.loss(problem.metric(circuits)).tolist()
     assert [step.loss for step in steps] == pytest.approx(losses, abs=1e-5)
     assert [step.size for step in steps] == sorted({step.size for step in steps}, reverse=True)
+
+
+def test_elimination_goes_on_from_any_step(many: Problem) -> None:
+    against = standard(many)
+    steps = list(eliminate(many, many.nodes, against, math.inf))
+    for count in (1, 3, len(steps) - 1):
+        rest = eliminate(many, many.nodes, against, math.inf, done=steps[:count])
+        assert list(rest) == steps[count:]
+
+
+def test_what_follows_the_circuit_is_balanced() -> None:
+    values = torch.tensor([3.0, -2.0, 1.0, -1.0])
+    scores = Scores(("a0.h0", "a0.h1", "a0.h2", "a0.h3"), values, values[:, None])
+    assert cdt.ranking(scores, cdt.Search()) == ["a0.h0", "a0.h1", "a0.h3", "a0.h2"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@
 6. Otherwise what joined becomes the target, and its relevance is looked up in the same sweep.
 """
 
+import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -21,7 +23,7 @@ from unweave.decompose.api import relevance
 from unweave.errors import UnweaveError
 from unweave.methods import eap
 from unweave.methods.eliminate import Standard, Step, eliminate, nested, standard
-from unweave.methods.method import Method, Problem, methods
+from unweave.methods.method import Method, Problem, methods, ranked
 from unweave.progress import progress
 from unweave.registry import nearest
 from unweave.sites import Site, parse
@@ -32,10 +34,11 @@ Refinement = Literal["eliminate", "greedy", "none"]
 # below it (docs/rules.md has the study behind every default here).
 _DEFAULTS: Mapping[str, Any] = {
     "rules": "removal",
+    "sweep": 0.5,
     "screen": 1.0,
     "select": "fraction:0.33",
     "refine": "eliminate",
-    "price": 0.003,
+    "price": 0.005,
     "tolerance": 0.05,
     "max_size": 0,
     "iterations": 3,
@@ -45,6 +48,7 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 HELP: Mapping[str, str] = {
     "rules": "rule set of the decomposition, e.g. removal, paper, 'paper, attention=frozen'",
+    "sweep": "share of the prompts that the sweep scores on; refinement uses all of them",
     "screen": "share of nodes that the sweep scores, the best by a cheap backward pass; 1 for all",
     "select": "who joins: top:N, fraction:F, percentile:P or outliers:Z (standard deviations)",
     "refine": "eliminate (nested circuits, size weighed), greedy (the paper's) or none",
@@ -100,23 +104,29 @@ Save = Callable[[Search], None]
 def sweep(problem: Problem, options: Mapping[str, Any]) -> Scores:
     """Phase 1: nodes against the metric, and against every head.
 
-    One backward pass (gradient × difference) tells the nodes that may matter from the others;
-    the sweep rescores the former, the latter keep their first-order score.
+    Where nodes are screened, those left out keep their first-order score.
     """
-    first = eap.score(problem, {})
-    order = torch.argsort(first.values.abs(), descending=True, stable=True)
-    count = max(1, round(options["screen"] * len(problem.nodes)))
-    rows = sorted(order[:count].tolist())
+    count = max(1, round(options["sweep"] * len(problem.batch)))
+    problem = replace(
+        problem,
+        batch=problem.batch.select(slice(0, count)),
+        baseline=problem.baseline.select(slice(0, count)),
+    )
     heads = [node for node in problem.nodes if node.unit is not None]
+    scored = _screened(problem, options["screen"])
     found = relevance(
         problem.model,
         problem.batch,
-        [problem.nodes[i] for i in rows],
+        scored,
         rules=options["rules"],
         baseline=problem.baseline,
         pairs=heads if options["pairs"] else (),
         normalise=options["normalise"],
     )
+    if len(scored) == len(problem.nodes):
+        return found
+    first = eap.score(problem, {})
+    rows = [first.sources.index(name) for name in found.sources]
     values, examples = first.values.clone(), first.examples.clone()
     values[rows], examples[rows] = found.values, found.examples
     pairs = {}
@@ -124,6 +134,16 @@ def sweep(problem: Problem, options: Mapping[str, Any]) -> Scores:
         pairs[name] = matrix.new_zeros(len(problem.nodes), matrix.shape[1])
         pairs[name][rows] = matrix
     return replace(found, sources=first.sources, values=values, examples=examples, pairs=pairs)
+
+
+def _screened(problem: Problem, share: float) -> list[Site]:
+    """The nodes that may matter, by one backward pass (gradient × difference)."""
+    count = max(1, round(share * len(problem.nodes)))
+    if count >= len(problem.nodes):
+        return list(problem.nodes)
+    order = ranked(problem, eap.score(problem, {}))
+    chosen = set(order[:count])
+    return [node for node in problem.nodes if node in chosen]
 
 
 def search(
@@ -246,19 +266,14 @@ def _refine(
     if options["refine"] == "none":
         return []
     steps = [_read_step(record) for record in found.pending]
-    gone = {node for step in steps for node in step.removed}
-    left = tuple(node for node in circuit if node not in gone)
     # Past this loss a circuit explains nothing, and its order does not matter.
-    worst = 0.8 if options["refine"] == "eliminate" else float("inf")
-    goes_down = eliminate(problem, left, against, worst)
+    greedy = options["refine"] == "greedy"
+    worst, price = math.inf if greedy else 0.8, options["price"]
+    goes_down = eliminate(problem, circuit, against, worst, price, steps, greedy)
     with progress("Refining the circuit", len(circuit)) as advance:
-        advance(len(gone))
-        for number, step in enumerate(goes_down):
-            if number == 0 and steps:
-                if steps[-1].loss > worst:
-                    break
-                continue  # where the interrupted search stood
-            if options["refine"] == "greedy" and steps and step.loss >= steps[-1].loss:
+        advance(sum(len(step.removed) for step in steps))
+        for step in goes_down:
+            if greedy and steps and step.loss >= steps[-1].loss:
                 break
             steps.append(step)
             advance(len(step.removed))
@@ -279,15 +294,33 @@ def _kept(
     return tuple(nested(circuit, steps)[: min(best.size, limit)])
 
 
-def ranking(problem: Problem, scores: Scores, found: Search) -> list[str]:
+def ranking(scores: Scores, found: Search) -> list[str]:
     """Every node: the circuit's by how much they are missed, then the dropped, then the rest."""
     order: list[str] = []
     for one in reversed(found.rounds):
         joined = (*one.circuit, *one.dropped)
         steps = [_read_step(step) for step in one.steps]
         order += map(str, nested([parse(name) for name in joined], steps)) if steps else joined
-    order += scores.ranking()
-    return list(dict.fromkeys(order))
+    order = list(dict.fromkeys(order))
+    return order + _balanced(scores, set(order))
+
+
+def _balanced(scores: Scores, taken: set[str]) -> list[str]:
+    """The other nodes by score, raising and lowering ones in turn.
+
+    Each is the strongest of those that bring the sum of the scores that follow nearer to 0: the
+    nodes so far then account for the whole metric, as far as effects add.
+    """
+    left = [name for name in scores.ranking() if name not in taken]
+    value = dict(zip(scores.sources, scores.values.tolist(), strict=True))
+    raising = deque(name for name in left if value[name] > 0)
+    lowering = deque(name for name in left if value[name] <= 0)
+    missing, order = sum(value[name] for name in left), []
+    while raising or lowering:
+        side = raising if raising and (missing > 0 or not lowering) else lowering
+        order.append(side.popleft())
+        missing -= value[order[-1]]
+    return order
 
 
 def _step_record(step: Step) -> dict[str, Any]:
@@ -305,7 +338,7 @@ def score(problem: Problem, options: Mapping[str, Any]) -> Scores:
     # The circuit is the beginning of the ranking, so that its size says all.
     size = len(found.rounds[-1].circuit) if found.rounds else 0
     about = {**scores.about, "method": "cdt", "circuit": str(size)}
-    return replace(scores, about=about, order=tuple(ranking(problem, scores, found)))
+    return replace(scores, about=about, order=tuple(ranking(scores, found)))
 
 
 methods.register("cdt")(

@@ -19,11 +19,12 @@ from unweave.patching.ablation import keep_masks
 from unweave.patching.toggles import run_toggles
 from unweave.sites import Site
 
-# Up to this size, every node's loss is run exactly; above it, estimated by one backward pass.
-_EXACT = 40
-_SINGLE = 24  # up to this size, nodes leave one at a time; above it, up to one in _BLOCK at once
-_BLOCK = 8
-_SLACK = 0.005  # a block may cost so much more than the best single node
+# Up to this size a step tries every node; above it, blocks (one node in so many) of those that do
+# least, then the first few by one backward pass.
+_FEW = 12
+_BLOCKS = (4, 8)
+_TRIED = 4
+_GOOD = 0.15  # a block may leave if it costs no more than its nodes' price, or the loss stays below
 _APART = 0.5  # weight of the examples' own deviations in the loss
 
 
@@ -70,40 +71,86 @@ def standard(problem: Problem) -> Standard:
 
 
 def eliminate(
-    problem: Problem, circuit: Sequence[Site], against: Standard, worst: float
+    problem: Problem,
+    circuit: Sequence[Site],
+    against: Standard,
+    worst: float,
+    price: float = 0.0,
+    done: Sequence[Step] = (),
+    every: bool = False,
 ) -> Iterator[Step]:
     """Takes a circuit down, yielding every step, until the loss passes `worst`.
 
-    Each step orders the nodes by the loss of the circuit without each of them, then runs the best
-    one and blocks of the best ones, and takes the largest block that costs little more.
+    Args:
+        price: Loss that one node less may cost.
+        done: Steps made before, to go on from.
+        every: Whether each step tries every node that is left, and drops one.
     """
-    nodes = tuple(circuit)
-    metric = problem.metric([nodes])
-    step = Step(len(nodes), float(against.loss(metric)[0]), _first(against, metric), ())
-    yield step
-    while len(nodes) > 1 and step.loss <= worst:
-        step = next_step(problem, nodes, against)
-        nodes = tuple(node for node in nodes if node not in step.removed)
-        yield step
+    steps = list(done)
+    if not steps:
+        metric = problem.metric([tuple(circuit)])
+        steps.append(_step(len(circuit), (), against, metric))
+        yield steps[-1]
+    gone = {node for step in steps for node in step.removed}
+    nodes = tuple(node for node in circuit if node not in gone)
+    while len(nodes) > 1 and steps[-1].loss <= worst:
+        steps.append(_next(problem, nodes, against, steps[-1].loss, price, every))
+        nodes = tuple(node for node in nodes if node not in steps[-1].removed)
+        yield steps[-1]
 
 
-def next_step(problem: Problem, nodes: tuple[Site, ...], against: Standard) -> Step:
-    """The next circuit down from this one."""
-    order = _least_missed(problem, nodes, against)
-    block = len(nodes) // _BLOCK if len(nodes) > _SINGLE else 1
-    sizes = sorted({1, -(-block // 2), block})
-    circuits = [tuple(n for n in nodes if n not in set(order[:size])) for size in sizes]
-    metric = problem.metric(circuits)
-    losses = against.loss(metric)
-    good = (losses <= losses.min() + _SLACK).nonzero().flatten().tolist()
-    best = max(good)
-    found = metric[best : best + 1]
-    return Step(
-        len(circuits[best]),
-        float(losses[best]),
-        _first(against, found),
-        tuple(order[: sizes[best]]),
+def _next(
+    problem: Problem,
+    nodes: tuple[Site, ...],
+    against: Standard,
+    loss: float,
+    price: float,
+    every: bool,
+) -> Step:
+    """The next circuit down: without a block that costs little, or without one node."""
+    if every or len(nodes) <= _FEW:
+        chosen = list(nodes)
+    else:
+        metric, effects = _estimated_effects(problem, nodes)
+        # Blocks of those that do least: what to first order looks like a gain is often an error.
+        small = _ordered(nodes, effects.abs().mean(1))
+        block = _block(problem, nodes, small, against, loss, price)
+        if block is not None:
+            return block
+        chosen = _ordered(nodes, against.loss(metric - effects))[:_TRIED]
+    metric = run_toggles(
+        problem.model, problem.batch, nodes, chosen, problem.points, problem.baseline
     )
+    best = int(against.loss(metric).argmin())
+    return _step(len(nodes) - 1, (chosen[best],), against, metric[best : best + 1])
+
+
+def _block(
+    problem: Problem,
+    nodes: tuple[Site, ...],
+    order: Sequence[Site],
+    against: Standard,
+    loss: float,
+    price: float,
+) -> Step | None:
+    """The largest block of the first nodes of `order` that may leave at once."""
+    for share in _BLOCKS:
+        removed = tuple(order[: -(-len(nodes) // share)])
+        left = tuple(node for node in nodes if node not in set(removed))
+        step = _step(len(left), removed, against, problem.metric([left]))
+        if step.loss <= max(loss + price * len(removed), _GOOD):
+            return step
+    return None
+
+
+def _step(
+    size: int,
+    removed: tuple[Site, ...],
+    against: Standard,
+    metric: Float[Tensor, "1 batch"],
+) -> Step:
+    loss, faithfulness = against.loss(metric), against.faithfulness(metric)
+    return Step(size, float(loss[0]), float(faithfulness[0]), removed)
 
 
 def nested(circuit: Sequence[Site], steps: Sequence[Step]) -> list[Site]:
@@ -113,33 +160,25 @@ def nested(circuit: Sequence[Site], steps: Sequence[Step]) -> list[Site]:
     return left + gone[::-1]
 
 
-def _first(against: Standard, metric: Float[Tensor, "circuit batch"]) -> float:
-    return float(against.faithfulness(metric)[0])
+def _ordered(nodes: Sequence[Site], by: Float[Tensor, " node"]) -> list[Site]:
+    return [nodes[i] for i in torch.argsort(by, stable=True).tolist()]
 
 
-def _least_missed(problem: Problem, nodes: tuple[Site, ...], against: Standard) -> list[Site]:
-    """Nodes by the loss of the circuit without each of them, smallest first."""
-    if len(nodes) <= _EXACT:
-        metric = run_toggles(
-            problem.model, problem.batch, nodes, nodes, problem.points, problem.baseline
-        )
-    else:
-        metric = _estimated_toggles(problem, nodes)
-    order = torch.argsort(against.loss(metric), stable=True)
-    return [nodes[i] for i in order.tolist()]
-
-
-def _estimated_toggles(problem: Problem, nodes: tuple[Site, ...]) -> Float[Tensor, "node batch"]:
-    """To first order, the metric without each node: m(C) − ⟨∂m/∂z, z − μ⟩ at the circuit's run."""
-    columns = []
+def _estimated_effects(
+    problem: Problem, nodes: tuple[Site, ...]
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "node batch"]]:
+    """The circuit's metric, and to first order what each node adds: ⟨∂m/∂z, z − μ⟩ there."""
+    metrics, columns = [], []
     for part in parts(len(problem.batch), problem.model.network.device):
         batch, baseline = problem.batch.select(part), problem.baseline.select(part)
         keep = keep_masks([nodes], problem.points, problem.model, batch)
         gradients, values, metric = metric_gradients(
             problem.model, batch, problem.points, keep, baseline
         )
-        effects = node_products(problem, gradients, differences(values, baseline, batch), batch)
-        columns.append(metric - effects)
+        metrics.append(metric)
+        columns.append(
+            node_products(problem, gradients, differences(values, baseline, batch), batch)
+        )
     index = {node: i for i, node in enumerate(problem.nodes)}
     rows = [index[node] for node in nodes]
-    return torch.cat(columns, 1)[rows]
+    return torch.cat(metrics), torch.cat(columns, 1)[rows]

@@ -103,7 +103,7 @@ def _choose(
         raise UnweaveError(
             f"select {options['select']!r} chose no node: every score is 0; use another rule set"
         )
-    order = cdt.ranking(problem, scores, found)
+    order = cdt.ranking(scores, found)
     nodes = tuple(map(parse, found.rounds[-1].circuit))
     return replace(scores, order=tuple(order)), nodes, list(found.to_dict()["rounds"])
 

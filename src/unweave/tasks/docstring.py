@@ -42,6 +42,7 @@ ATTN_ONLY = KnownCircuit(
     known={"attn-only-4l": ATTN_ONLY},
     per_group=32,
     only_correct=True,
+    n_discover=64,
 )
 def docstring(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A docstring names arguments in their order.
