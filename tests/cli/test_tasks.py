@@ -6,7 +6,7 @@ import pytest
 
 from unweave import cli
 from unweave.model import loading
-from unweave.tasks.task import tasks
+from unweave.tasks.task import made, tasks
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_list_names_every_task(capsys):
 def test_list_for_programs(capsys):
     assert cli.main(["tasks", "--json"]) == 0
     found = {task["name"]: task for task in json.loads(capsys.readouterr().out)}
-    assert list(found) == [*tasks]
+    assert list(found) == [*tasks, *made]
     assert "a9.h9" in found["ioi"]["known"]["gpt2"]
 
 

@@ -19,8 +19,15 @@ def discover(
         str, typer.Argument(help="A task (see unweave tasks), or your own .jsonl or .csv file.")
     ],
     model: Annotated[
-        str, typer.Option("--model", "-m", help="A short name, hub name, folder or .gguf file.")
-    ] = "smollm2-135m",
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="A short name, hub name, folder or .gguf file; the task's own or smollm2-135m "
+            "unless given.",
+            show_default=False,
+        ),
+    ] = None,
     method: Annotated[
         str, typer.Option("--method", help="cdt, eap, eap-ig, patching, …: see unweave methods.")
     ] = "cdt",
@@ -80,9 +87,10 @@ def discover(
     from unweave.tasks.file import find_task
 
     found = find_task(task, first_token)
+    name = model or found.own_model
     plan = Plan(
         task=task,
-        model=model,
+        model=name,
         method=method,
         granularity=granularity,
         mlps=mlps,
@@ -95,7 +103,7 @@ def discover(
     )
     folder = out or Path("runs") / f"{found.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     hushed = quiet or as_json
-    loaded = load(model, device=device, bos=bos)
+    loaded = load(name, device=device, bos=bos)
     if not hushed:
         typer.echo(repr(loaded), err=True)
     say = (lambda text: None) if hushed else (lambda text: typer.echo(text, err=True))

@@ -39,9 +39,10 @@ def _list(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from unweave.tasks.task import made
     from unweave.tasks.task import tasks as registered
 
-    found = [_about(registered[name]) for name in registered]
+    found = [_about(registry[name]) for registry in (registered, made) for name in registry]
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -85,13 +86,12 @@ def show(
     from rich.console import Console
 
     from unweave.model.loading import load
-    from unweave.model.sources import DEFAULT
     from unweave.tasks.accuracy import task_accuracy
     from unweave.tasks.file import find_task
 
     found = find_task(task, first_token)
     console = Console(stderr=True)
-    name = model or found.model or DEFAULT
+    name = model or found.own_model
     with console.status(f"loading {name}"):
         loaded = load(name)
     drawn = found.prompts(loaded, max(n, MEASURED), seed, "evaluate", only_correct=False)

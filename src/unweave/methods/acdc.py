@@ -198,5 +198,9 @@ methods.register("acdc")(
         score,
         {"tau": 0.01, "window": 16},
         score_edges,
+        help={
+            "tau": "what is dropped raises the divergence from the whole model by less",
+            "window": "candidates run in one batch; the decisions do not depend on it",
+        },
     )
 )

@@ -46,7 +46,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "normalise": False,
     "pairs": True,
 }
-HELP: Mapping[str, str] = {
+_HELP: Mapping[str, str] = {
     "rules": "rule set of the decomposition, e.g. removal, paper, 'paper, attention=frozen'",
     "sweep": "share of the prompts that the sweep scores on; refinement uses all of them",
     "screen": "share of nodes that the sweep scores, the best by a cheap backward pass; 1 for all",
@@ -268,7 +268,7 @@ def _refine(
     steps = [_read_step(record) for record in found.pending]
     # Past this loss a circuit explains nothing, and its order does not matter.
     greedy = options["refine"] == "greedy"
-    worst, price = math.inf if greedy else 0.8, options["price"]
+    worst, price = math.inf if greedy else 0.5, options["price"]
     goes_down = eliminate(problem, circuit, against, worst, price, steps, greedy)
     with progress("Refining the circuit", len(circuit)) as advance:
         advance(sum(len(step.removed) for step in steps))
@@ -342,5 +342,5 @@ def score(problem: Problem, options: Mapping[str, Any]) -> Scores:
 
 
 methods.register("cdt")(
-    Method("cdt", "contextual decomposition and Algorithm 1", score, options=_DEFAULTS)
+    Method("cdt", "contextual decomposition and Algorithm 1", score, _DEFAULTS, help=_HELP)
 )

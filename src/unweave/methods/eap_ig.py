@@ -182,5 +182,9 @@ methods.register("eap-ig")(
         score,
         options={"steps": 5, "on": "inputs"},
         score_edges=score_edges,
+        help={
+            "steps": "points on the way from corrupted to clean",
+            "on": "where the way leads: inputs (the embedding) or activations (each layer's own)",
+        },
     )
 )

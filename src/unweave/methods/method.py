@@ -67,6 +67,7 @@ class Method:
         summary: One line for `unweave methods`.
         score: Scores every node of a problem.
         options: Names and defaults of its options.
+        help: What each option means.
         score_edges: Scores every edge of the model, where it can. The problem's baseline has to
             hold values at `unweave.graph.graph_points(model)`; its nodes do not matter.
         positions: Whether it can score nodes at single positions.
@@ -78,6 +79,7 @@ class Method:
     options: Options = field(default_factory=dict)
     score_edges: "Callable[[Problem, Options], EdgeScores] | None" = None
     positions: bool = True
+    help: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def edges(self) -> bool:

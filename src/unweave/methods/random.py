@@ -33,5 +33,12 @@ def _draw(shape: tuple[int, int], seed: int, problem: Problem) -> Float[Tensor, 
 
 
 methods.register("random")(
-    Method("random", "uniform scores by seed", score, {"seed": 0}, score_edges)
+    Method(
+        "random",
+        "uniform scores by seed",
+        score,
+        {"seed": 0},
+        score_edges,
+        help={"seed": "decides the scores"},
+    )
 )

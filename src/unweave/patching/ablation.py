@@ -15,8 +15,8 @@ from unweave.model.program import Inputs, run
 from unweave.progress import progress
 from unweave.sites import HEAD_KINDS, Point, Site
 
-# Prompt rows (circuits × examples) in one forward pass.
-_CPU_ROWS, _GPU_ROWS = 64, 2048
+# Tokens (circuits × examples × positions) in one forward pass.
+_CPU_TOKENS, _GPU_TOKENS = 1 << 11, 1 << 16
 
 
 @dataclass(eq=False)
@@ -116,7 +116,7 @@ def run_circuits(
         rows: Circuits × examples in one forward pass; None chooses by device.
     """
     points = list(points)
-    limit = rows or rows_at_once(model)
+    limit = rows or rows_at_once(model, batch)
     values = torch.zeros(len(circuits), len(batch), device=model.network.device)
     values = values.to(model.network.dtype)
     examples_at_once = min(len(batch), limit)
@@ -142,9 +142,10 @@ def _metric(
     return batch.readout.measure(logits[:, 0].unflatten(0, (count, -1)))
 
 
-def rows_at_once(model: Model) -> int:
+def rows_at_once(model: Model, batch: Batch) -> int:
     """How many prompt rows one forward pass takes on the model's device."""
-    return _GPU_ROWS if model.network.device.type == "cuda" else _CPU_ROWS
+    tokens = _GPU_TOKENS if model.network.device.type == "cuda" else _CPU_TOKENS
+    return max(1, tokens // batch.clean.mask.shape[1])
 
 
 def read_positions(model: Model, batch: Batch) -> Int[Tensor, " batch"]:

@@ -35,7 +35,7 @@ def run_toggles(
     Equals `run_circuits` of those circuits. A change at a node leaves everything before its layer
     as it is, so each run begins there, from the circuit's own residual stream.
     """
-    limit = rows_at_once(model)
+    limit = rows_at_once(model, batch)
     values = torch.zeros(
         len(nodes), len(batch), device=model.network.device, dtype=model.network.dtype
     )

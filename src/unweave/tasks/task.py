@@ -18,6 +18,7 @@ from unweave.batch import Batch
 from unweave.errors import UnweaveError
 from unweave.metrics import Metric
 from unweave.model.model import Model
+from unweave.model.sources import DEFAULT
 from unweave.registry import Registry
 from unweave.sites import Site, parse
 from unweave.tasks.accuracy import ROWS, clean_metric
@@ -106,6 +107,11 @@ class Task:
     only_correct: bool = False
     first_token: bool = False
     model: str | None = None
+
+    @property
+    def own_model(self) -> str:
+        """The model to use unless told otherwise: a task that was made for one has its name."""
+        return self.model or (self.name if self.name in self.known else DEFAULT)
 
     def batch(
         self,
