@@ -161,9 +161,17 @@ class Checkpoint:
         return [Linear(w, b) for w, b in zip(weights, biases, strict=True)]
 
     def norm(
-        self, name: str, kind: Literal["layer", "rms"], eps: float, shift: float = 0.0
+        self,
+        name: str,
+        kind: Literal["layer", "rms"],
+        eps: float,
+        shift: float = 0.0,
+        learned: bool = True,
     ) -> Norm:
-        return Norm(kind, eps, self.maybe(f"{name}.weight"), self.maybe(f"{name}.bias"), shift)
+        """`name.weight` and, where there is one, `name.bias`; neither where nothing is learned."""
+        if not learned:
+            return Norm(kind, eps, shift=shift)
+        return Norm(kind, eps, self.tensor(f"{name}.weight"), self.maybe(f"{name}.bias"), shift)
 
     def skip(self, pattern: str) -> None:
         """Marks tensors as known and unused (stored masks, heads that this class ignores)."""

@@ -22,8 +22,12 @@ def read(c: Checkpoint) -> Network:
     root = f"{c.root('model.')}decoder."
     heads, d_model = c.get("num_attention_heads"), c.get("hidden_size")
     before, activation = c.get("do_layer_norm_before"), c.activation("activation_function")
-    for field in ("ffn_dim", "enable_bias", "layer_norm_elementwise_affine"):
+    for field in ("ffn_dim", "enable_bias"):
         c.get(field, None)  # visible from the tensors themselves
+    learned = c.get("layer_norm_elementwise_affine", True)
+
+    def layer_norm(name: str) -> Norm:
+        return c.norm(name, "layer", _EPS, learned=learned)
 
     def branch(body: Attention | Mlp, norm: Norm) -> Branch:
         return Branch(body, pre=norm) if before else Branch(body, after=norm)
@@ -44,8 +48,8 @@ def read(c: Checkpoint) -> Network:
         mlp = Mlp(c.linear(f"{name}.fc1"), c.linear(f"{name}.fc2"), activation)
         return Block(
             (
-                branch(attention, c.norm(f"{name}.self_attn_layer_norm", "layer", _EPS)),
-                branch(mlp, c.norm(f"{name}.final_layer_norm", "layer", _EPS)),
+                branch(attention, layer_norm(f"{name}.self_attn_layer_norm")),
+                branch(mlp, layer_norm(f"{name}.final_layer_norm")),
             )
         )
 
@@ -59,7 +63,7 @@ def read(c: Checkpoint) -> Network:
     )
     blocks = tuple(block(i) for i in range(c.get("num_hidden_layers")))
     final = before and not c.get("_remove_final_layer_norm", False)
-    norm = c.norm(f"{root}final_layer_norm", "layer", _EPS) if final else None
+    norm = layer_norm(f"{root}final_layer_norm") if final else None
     steps = (c.linear(f"{root}project_out"),) if narrow else ()
     if c.model_class != "OPTModel":
         unembed = c.maybe("lm_head.weight")
