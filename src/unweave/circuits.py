@@ -23,7 +23,7 @@ class Scores:
     Args:
         sources: Site names.
         values: Mean over examples of each source's relevance to the metric.
-        examples: The same for each example.
+        examples: The same for each example that was scored.
         targets: Site names of inner targets.
         pairs: By measure ("ratio", "share", "signed"): relevance of each source to each target.
         about: Where the scores come from: method, rules, baseline, model.

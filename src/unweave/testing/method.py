@@ -108,7 +108,11 @@ def _check_nodes(method: Method, problem: Problem) -> Scores:
     scores = method.run(problem)
     names = tuple(map(str, problem.nodes))
     assert scores.sources == names, f"scores of {scores.sources[:3]}…, expected {names[:3]}…"
-    assert scores.examples.shape == (len(names), len(problem.batch)), "one score a node and example"
+    count = scores.examples.shape[-1]
+    assert scores.examples.shape == (len(names), count), "one score a node and example"
+    assert 1 <= count <= len(problem.batch), f"{count} examples scored of {len(problem.batch)}"
+    mean = scores.examples.mean(1)
+    assert torch.allclose(scores.values, mean, atol=1e-6), "values are not the examples' means"
     assert scores.values.isfinite().all(), "a score is not finite"
     assert scores.values.abs().max() > 0, "every score is 0"
     again = method.run(problem)
