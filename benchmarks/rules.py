@@ -45,7 +45,6 @@ ONE_PASS = {
 SEARCHES: dict[str, dict[str, Any]] = {
     "cdt (default)": {},
     "cdt, swept on all prompts": {"sweep": 1.0},
-    "cdt, half of the nodes swept": {"screen": 0.5},
     "cdt, pool of a sixth": {"select": "fraction:0.17"},
     "cdt, greedy refinement": {"refine": "greedy"},
     "cdt, no refinement, percentile 95": {"refine": "none", "select": "percentile:95"},

@@ -185,9 +185,7 @@ def test_the_clamp_is_the_two_case_rule(pairs):
     beta, gamma = torch.tensor(pairs, dtype=torch.float64).T
     expected, rest = two_case(beta, gamma)
     total = beta + gamma
-    rel = beta[None, None, None]
-    found = rules.clamp(rel, total[None, None], torch.empty_like(rel))[0, 0, 0]
-    assert torch.equal(rel[0, 0, 0], beta)
+    found = rules.clamp(beta[None, None, None], total[None, None])[0, 0, 0]
     assert (found - expected).abs().max() < BOUND
     assert ((total - found) - rest).abs().max() < BOUND
     assert (found >= total.clamp(max=0)).all()

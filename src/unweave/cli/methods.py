@@ -1,11 +1,14 @@
 """`unweave methods`: the ways to score nodes, and their options."""
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unweave.cli import commands
+
+if TYPE_CHECKING:
+    from unweave.methods.method import Method
 
 
 @commands.register("methods")
@@ -25,7 +28,8 @@ def methods(
 
     table = Table("method", "what", "positions", "edges", box=box.SIMPLE_HEAD)
     for one in found:
-        table.add_row(one["name"], one["summary"], *_marks(one["positions"], one["edges"]))
+        can = ("yes" if one[what] else "no" for what in ("positions", "edges"))
+        table.add_row(one["name"], one["summary"], *can)
     options = Table("method", "option (-o)", "default", "meaning", box=box.SIMPLE_HEAD)
     for one in found:
         for name, option in one["options"].items():
@@ -35,7 +39,7 @@ def methods(
     console.print(options)
 
 
-def _about(method: Any) -> dict[str, Any]:
+def _about(method: "Method") -> dict[str, Any]:
     return {
         "name": method.name,
         "summary": method.summary,
@@ -46,7 +50,3 @@ def _about(method: Any) -> dict[str, Any]:
             for name, default in method.options.items()
         },
     }
-
-
-def _marks(*values: bool) -> list[str]:
-    return ["yes" if value else "no" for value in values]

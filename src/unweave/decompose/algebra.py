@@ -121,12 +121,9 @@ class Decompose:
         self._next += 1
         return self.tape[self._next - 1]
 
-    def _result(self, rel: Tensor, total: Tensor, place: str, *given: Split) -> Split:
-        """What a rule made of `given`, clamped where the rules say so."""
-        start = given[0].start
+    def _result(self, rel: Tensor, total: Tensor, start: int, place: str) -> Split:
         if self.rules.clamps(place):
-            fresh = all(x.rel is None or not _shares_memory(rel, x.rel) for x in given)
-            rel = clamp(rel, total[:, start:], rel if fresh else torch.empty_like(rel))
+            rel = clamp(rel, total[:, start:])
         return Split(rel, total, start)
 
     def constant(self, x: Tensor) -> Split:
@@ -137,21 +134,21 @@ class Decompose:
         if x.rel is None:
             return Split(None, out, x.start)
         rel = self.rules.linear(x.rel, w, out[:, x.start :])
-        return self._result(rel, out, place, x)
+        return self._result(rel, out, x.start, place)
 
     def norm(self, x: Split, w: Norm, place: str) -> Split:
         out = self._total()
         if x.rel is None:
             return Split(None, out, x.start)
         rel = self.rules.norm(x.rel, x.seen, w, out[:, x.start :])
-        return self._result(rel, out, place, x)
+        return self._result(rel, out, x.start, place)
 
     def activation(self, x: Split, f: Activation, place: str) -> Split:
         out = self._total()
         if x.rel is None:
             return Split(None, out, x.start)
         rel = self.rules.activation(x.rel, x.seen, f, out[:, x.start :])
-        return self._result(rel, out, place, x)
+        return self._result(rel, out, x.start, place)
 
     def gate(self, gate: Split, up: Split, f: Activation, place: str) -> Split:
         out = self._total()
@@ -159,7 +156,7 @@ class Decompose:
             # Both come from one input by linear maps: they are 0 together.
             return Split(None, out, gate.start)
         rel = self.rules.gate(gate.rel, up.rel, gate.seen, up.seen, f, out[:, gate.start :])
-        return self._result(rel, out, place, gate, up)
+        return self._result(rel, out, gate.start, place)
 
     def add(self, x: Split, y: Split, place: str) -> Split:
         out = self._total()
@@ -169,7 +166,7 @@ class Decompose:
             rel = x.rel + y.rel
         if rel is None:
             return Split(None, out, x.start)
-        return self._result(rel, out, place, x, y)
+        return self._result(rel, out, x.start, place)
 
     def scale(self, x: Split, factor: float) -> Split:
         return Split(None if x.rel is None else x.rel * factor, self._total(), x.start)
@@ -201,7 +198,7 @@ class Decompose:
         )
         rel_q, rel_k, rel_v = (_dense(x, len(given)) for x in (q, k, v))
         rel = self.rules.attention(rel_q, rel_k, rel_v, totals)
-        return self._result(rel, z, "attention.mix", q, k, v)
+        return self._result(rel, z, q.start, "attention.mix")
 
     def first(self, x: Split) -> Split:
         return Split(None if x.rel is None else x.rel[:, :, :1], self._total(), x.start)
@@ -220,10 +217,6 @@ class Decompose:
 
     def at(self, x: Split, point: Point) -> Split:
         return self.visit(x, point, self.left)
-
-
-def _shares_memory(x: Tensor, y: Tensor) -> bool:
-    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
 def _dense(x: Split, sources: int) -> Tensor:

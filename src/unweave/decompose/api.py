@@ -22,13 +22,12 @@ from unweave.circuits import Scores
 from unweave.decompose.collect import Keep, MetricScores, Pairs, PairTarget, pair_targets
 from unweave.decompose.drive import Interrupted, Job, check_devices, drive
 from unweave.decompose.plan import memory_budget
-from unweave.decompose.rules import linear_shared_bias, linear_without_bias
+from unweave.decompose.reader import columns_of, reader
 from unweave.decompose.ruleset import RuleSet, find_rules
 from unweave.decompose.sources import Source, read_sources
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
-from unweave.model.program import Inputs, logits
-from unweave.model.weights import Head, Linear, Network
+from unweave.model.program import Inputs
 from unweave.sites import Point, Site, parse
 
 Text = str | Sequence[str] | Int[Tensor, "batch position"] | Inputs
@@ -118,7 +117,7 @@ def decompose(
     _warn_upstream(given, sites)
     network = model.network
     if columns is not None:
-        network = replace(network, head=_columns(network.head, torch.tensor(columns)))
+        network = replace(network, head=columns_of(network.head, torch.tensor(columns)))
     points = frozenset(site.point for site in sites)
     rule_set, named = find_rules(rules), dict(positions or {})
     job = Job(
@@ -188,7 +187,7 @@ def relevance(
     given, rule_set = read_sources(model, sources), find_rules(rules)
     inner = [s.sites[0] for s in read_sources(model, pairs)] if len(pairs) else []
     points = frozenset(site.point for site in inner)
-    read = _reader(model, inputs, readout, rule_set)
+    read = reader(model, inputs, readout, rule_set)
     # A classifier reads its first position; a target past the cut needs every position.
     where = torch.zeros_like(readout.read) if model.network.head.first else readout.read
     whole = any(point.depth > _cut(model).depth for point in points)
@@ -267,97 +266,6 @@ def _cut(model: Model) -> Point:
     """The last point at which every position is left."""
     blocks = model.network.body.blocks
     return Point("z" if blocks[-1].cross is None else "cz", len(blocks) - 1)
-
-
-@dataclass(frozen=True, eq=False)
-class _Reader:
-    """How a metric is read at the logits' point: the head that runs, and linear weights."""
-
-    network: Network
-    readout: Readout
-    weights: Float[Tensor, "batch out"] | None
-
-
-def _reader(model: Model, inputs: Inputs, readout: Readout, rules: RuleSet) -> _Reader:
-    """Chooses the cheapest exact way to read the metric.
-
-    A linear readout through a head that is linear in β is one vector a example, pulled back
-    through the head; otherwise the head runs, with only the columns that the metric reads.
-    """
-    head, metric = model.network.head, readout.metric
-    linear = metric.linear or rules.readout == "gradient"
-    steps = [s for s in head.steps if isinstance(s, Linear | float)]
-    # The rules of linear maps that are βW; the shared one only where there is no bias.
-    biased = any(isinstance(s, Linear) and s.bias is not None for s in steps)
-    plain = (linear_without_bias,) if biased else (linear_without_bias, linear_shared_bias)
-    pure = len(steps) == len(head.steps) and rules.linear in plain and not rules.clamps("head")
-    if linear:
-        weights = _metric_gradient(model, inputs, readout)
-        if pure:
-            for step in reversed(steps):
-                weights = weights @ step.matrix if isinstance(step, Linear) else weights * step
-            if not torch.isfinite(weights).all():
-                raise UnweaveError(
-                    "the readout of the metric is not finite: look for NaN or infinite values in "
-                    "the weights of the model's head"
-                )
-            bare = replace(model.network, head=replace(head, steps=()))
-            return _Reader(bare, readout, weights)
-    else:
-        weights = None
-    if metric.local:
-        ids = torch.cat((readout.answers.flatten(), readout.distractors.flatten()))
-        columns, places = ids.clamp(min=0).unique(return_inverse=True)
-        places = torch.where(ids < 0, -1, places)
-        answers = places[: readout.answers.numel()].reshape(readout.answers.shape)
-        others = places[readout.answers.numel() :].reshape(readout.distractors.shape)
-        readout = replace(readout, answers=answers, distractors=others)
-        network = replace(model.network, head=_columns(head, columns))
-        weights = None if weights is None else weights[:, columns]
-        return _Reader(network, readout, weights)
-    return _Reader(model.network, readout, weights)
-
-
-def _metric_gradient(
-    model: Model, inputs: Inputs, readout: Readout, rows: int = 8
-) -> Float[Tensor, "batch out"]:
-    """∂metric/∂logits at T, a few examples at a time: logits of all positions are wide."""
-    parts = []
-    for i in range(0, len(inputs.mask), rows):
-        part = slice(i, i + rows)
-        if readout.metric.linear:
-            shape = (len(readout.read[part]), _outputs(model))
-            out = torch.zeros(shape, dtype=model.network.dtype, device=model.network.device)
-        else:
-            whole = logits(model.network, inputs.select(part))
-            at = readout.read[part] if whole.shape[1] > 1 else torch.zeros_like(readout.read[part])
-            out = whole[torch.arange(len(whole), device=whole.device), at]
-        parts.append(readout.select(part).gradient(out))
-    return torch.cat(parts)
-
-
-def _outputs(model: Model) -> int:
-    linears = [s for s in model.network.head.steps if isinstance(s, Linear)]
-    if not linears:
-        raise UnweaveError(f"{model.name} has no output head to read a metric from")
-    return len(linears[-1].matrix)
-
-
-def _columns(head: Head, columns: Int[Tensor, " n"]) -> Head:
-    """The head with only some outputs of its last linear map."""
-    places = [i for i, step in enumerate(head.steps) if isinstance(step, Linear)]
-    if not places:
-        raise UnweaveError("columns of the logits were asked for, but the model has no output head")
-    steps, last = list(head.steps), places[-1]
-    step = steps[last]
-    assert isinstance(step, Linear)
-    outside = columns[(columns < 0) | (columns >= len(step.matrix))]
-    if len(outside):
-        raise UnweaveError(
-            f"logit column {int(outside[0])} does not exist: expected 0–{len(step.matrix) - 1}"
-        )
-    steps[last] = step.rows(columns.to(step.weight.device))
-    return replace(head, steps=tuple(steps))
 
 
 def _baseline(

@@ -266,16 +266,13 @@ def attention_removal(q: RelQueries, k: RelKeys, v: RelKeys, totals: AttentionTo
 # --- clamp -------------------------------------------------------------------------------------
 
 
-def clamp(rel: Rel, total: Total, to: Rel) -> Rel:
-    """`clamp(β, min(0, T), max(0, T))`: where β and γ differ in sign, the larger takes all.
+def clamp(rel: Rel, total: Total) -> Rel:
+    """`clamp(β, min(0, T), max(0, T))`: where β and γ differ in sign, the larger takes all."""
 
-    Args:
-        to: Where the result is written; `rel` itself, where nobody else reads it.
-    """
-    low, high = total.clamp(max=0), total.clamp(min=0)
-    for part in _parts(rel):
-        torch.clamp(rel[part], low[part[1:]], high[part[1:]], out=to[part])
-    return to
+    def part(b: Tensor, low: Tensor, high: Tensor, to: Tensor) -> None:
+        torch.clamp(b, low, high, out=to)
+
+    return _by_parts(part, (rel,), (total.clamp(max=0), total.clamp(min=0)))
 
 
 LinearRule = Callable[[Rel, Linear, TotalOut], RelOut]

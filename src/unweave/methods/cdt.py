@@ -21,9 +21,8 @@ from torch import Tensor
 from unweave.circuits import Scores
 from unweave.decompose.api import relevance
 from unweave.errors import UnweaveError
-from unweave.methods import eap
 from unweave.methods.eliminate import Standard, Step, eliminate, nested, standard
-from unweave.methods.method import Method, Problem, methods, ranked
+from unweave.methods.method import Method, Problem, methods
 from unweave.progress import progress
 from unweave.registry import nearest
 from unweave.sites import Site, parse
@@ -35,7 +34,6 @@ Refinement = Literal["eliminate", "greedy", "none"]
 _DEFAULTS: Mapping[str, Any] = {
     "rules": "removal",
     "sweep": 0.5,
-    "screen": 1.0,
     "select": "fraction:0.33",
     "refine": "eliminate",
     "price": 0.005,
@@ -49,7 +47,6 @@ _DEFAULTS: Mapping[str, Any] = {
 _HELP: Mapping[str, str] = {
     "rules": "rule set of the decomposition, e.g. removal, paper, 'paper, attention=frozen'",
     "sweep": "share of the prompts that the sweep scores on; refinement uses all of them",
-    "screen": "share of nodes that the sweep scores, the best by a cheap backward pass; 1 for all",
     "select": "who joins: top:N, fraction:F, percentile:P or outliers:Z (standard deviations)",
     "refine": "eliminate (nested circuits, size weighed), greedy (the paper's) or none",
     "price": "faithfulness that one more node must be worth (eliminate)",
@@ -102,48 +99,18 @@ Save = Callable[[Search], None]
 
 
 def sweep(problem: Problem, options: Mapping[str, Any]) -> Scores:
-    """Phase 1: nodes against the metric, and against every head.
-
-    Where nodes are screened, those left out keep their first-order score.
-    """
-    count = max(1, round(options["sweep"] * len(problem.batch)))
-    problem = replace(
-        problem,
-        batch=problem.batch.select(slice(0, count)),
-        baseline=problem.baseline.select(slice(0, count)),
-    )
+    """Phase 1: nodes against the metric, and against every head."""
+    part = slice(0, max(1, round(options["sweep"] * len(problem.batch))))
     heads = [node for node in problem.nodes if node.unit is not None]
-    scored = _screened(problem, options["screen"])
-    found = relevance(
+    return relevance(
         problem.model,
-        problem.batch,
-        scored,
+        problem.batch.select(part),
+        problem.nodes,
         rules=options["rules"],
-        baseline=problem.baseline,
+        baseline=problem.baseline.select(part),
         pairs=heads if options["pairs"] else (),
         normalise=options["normalise"],
     )
-    if len(scored) == len(problem.nodes):
-        return found
-    first = eap.score(problem, {})
-    rows = [first.sources.index(name) for name in found.sources]
-    values, examples = first.values.clone(), first.examples.clone()
-    values[rows], examples[rows] = found.values, found.examples
-    pairs = {}
-    for name, matrix in found.pairs.items():
-        pairs[name] = matrix.new_zeros(len(problem.nodes), matrix.shape[1])
-        pairs[name][rows] = matrix
-    return replace(found, sources=first.sources, values=values, examples=examples, pairs=pairs)
-
-
-def _screened(problem: Problem, share: float) -> list[Site]:
-    """The nodes that may matter, by one backward pass (gradient × difference)."""
-    count = max(1, round(share * len(problem.nodes)))
-    if count >= len(problem.nodes):
-        return list(problem.nodes)
-    order = ranked(problem, eap.score(problem, {}))
-    chosen = set(order[:count])
-    return [node for node in problem.nodes if node in chosen]
 
 
 def search(
@@ -268,7 +235,7 @@ def _refine(
     steps = [_read_step(record) for record in found.pending]
     # Past this loss a circuit explains nothing, and its order does not matter.
     greedy = options["refine"] == "greedy"
-    worst, price = math.inf if greedy else 0.5, options["price"]
+    worst, price = math.inf if greedy else 0.8, options["price"]
     goes_down = eliminate(problem, circuit, against, worst, price, steps, greedy)
     with progress("Refining the circuit", len(circuit)) as advance:
         advance(sum(len(step.removed) for step in steps))

@@ -67,10 +67,10 @@ class Method:
         summary: One line for `unweave methods`.
         score: Scores every node of a problem.
         options: Names and defaults of its options.
-        help: What each option means.
         score_edges: Scores every edge of the model, where it can. The problem's baseline has to
             hold values at `unweave.graph.graph_points(model)`; its nodes do not matter.
         positions: Whether it can score nodes at single positions.
+        help: What each option means.
     """
 
     name: str
