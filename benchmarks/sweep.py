@@ -69,7 +69,7 @@ def ratio(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rules", nargs="+", default=["paper", "removal"])
     parser.add_argument("--skip-positions", action="store_true", help="leave out heads@positions")
     parser.add_argument("--skip-growth", action="store_true")

@@ -83,7 +83,7 @@ class Pairs:
         size = rel.abs().sum(-1)
         rest = (seen - rel).abs_().sum(-1)
         away = seen - _by_unit(self.baseline.at(point, x.total), point)[:, x.start :]
-        signed = torch.einsum("sbphd,bphd->sbph", rel, away)
+        signed = (rel * away).sum(-1)
         early = total[:, : x.start].abs().sum(-1)
         mask = self.masks[point][:, :, None]
         for wheres, columns_here, units in _by_position(columns):

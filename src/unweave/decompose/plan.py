@@ -13,7 +13,7 @@ from unweave.model.weights import Linear, Network, Stack
 
 # Enough rows to keep the matrix products busy, few enough that a CPU's elementwise work stays
 # near its caches (benchmarks/sweep.py).
-_CPU_ROWS, _GPU_ROWS = 1024, 1 << 16
+_CPU_ROWS, _GPU_ROWS = 2048, 1 << 16
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _FALLBACK = 4 * 10**9
 

@@ -62,26 +62,26 @@ def _by_parts(f: Callable[..., None], rels: Sequence[Tensor], totals: Sequence[T
 def _add_share(to: RelOut, rel: RelOut, total: TotalOut, bias: Tensor) -> RelOut:
     """`to += b·|β|/(|β| + |γ|)` in place, the share 0 where both parts are 0.
 
-    |β| + |T − β| = max(|T|, |T − 2β|), one operation less on tensors that are the widest of a
-    sweep: memory traffic is its cost, hence also the parts.
+    Memory traffic is its cost: hence the parts, and the share as 1/(1 + |T/β − 1|), which takes
+    four operations; β = 0 makes it 1/∞.
     """
-    # The floor only turns 0/0 into 0.
-    size = total.abs().clamp_(min=torch.finfo(total.dtype).tiny)
+    limits = torch.finfo(total.dtype)
     # Where everything is relevant γ is only rounding. It must be 0 then: the shares of small
     # entries would turn it into a part of the bias, which grows from layer to layer.
-    noise = 16 * torch.finfo(total.dtype).eps * (size.amax(-1) + bias.abs().max())
+    noise = 16 * limits.eps * (total.abs().amax(-1) + bias.abs().max())
     few = (total[..., :8] - rel[..., :8]).abs_()  # tells nearly always, at no cost
     none = few.amax(-1) <= noise
     if none.any():
         none &= (total - rel).abs_().amax(-1) <= noise
     whole = bool(none.any())
+    total = torch.where(total == 0, limits.tiny, total)  # 0/0 is no share, not NaN
+    minus_one = total.new_tensor(-1.0)
     for part in _parts(rel):
-        beta, rows = rel[part], part[1:]
-        share = torch.sub(total[rows], beta, alpha=2).abs_()
-        share = torch.div(beta.abs(), torch.maximum(share, size[rows], out=share), out=share)
+        beta = rel[part]
+        share = torch.addcdiv(minus_one, total[part[1:]], beta).abs_().add_(1.0)
         if whole:
-            share = torch.where(none[part][..., None], (beta != 0).to(share.dtype), share)
-        to[part].addcmul_(share, bias)
+            share.masked_fill_(none[part][..., None] & (beta != 0), 1.0)
+        to[part].addcdiv_(bias, share)
     return to
 
 
@@ -107,10 +107,16 @@ def linear_without_bias(rel: Rel, w: Linear, out: TotalOut) -> RelOut:
 
 def _frozen_norm(rel: Rel, total: Total, w: Norm) -> Rel:
     layer, gain = w.kind == "layer", w.gain
-    square = total.var(-1, correction=0, keepdim=True) if layer else total.pow(2).mean(-1, True)
-    scale = torch.rsqrt(square + w.eps)
+    centred = total - total.mean(-1, keepdim=True) if layer else total
+    scale = torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + w.eps)
     scale = scale if gain is None else scale * gain
-    return (rel - rel.mean(-1, keepdim=True)).mul_(scale) if layer else rel * scale
+    if not layer:
+        return rel * scale
+
+    def part(b: Tensor, factor: Tensor, to: Tensor) -> None:
+        torch.sub(b, b.mean(-1, keepdim=True), out=to).mul_(factor)
+
+    return _by_parts(part, (rel,), (scale.expand_as(total),))
 
 
 def norm_shared_bias(rel: Rel, total: Total, w: Norm, out: Total) -> Rel:
@@ -140,7 +146,8 @@ def activation_secant(rel: Rel, total: Total, f: Activation, out: Total) -> Rel:
     """`f(T) − f(T − β)`"""
 
     def part(b: Tensor, t: Tensor, o: Tensor, to: Tensor) -> None:
-        torch.sub(o, activate(t - b, f), out=to)
+        rest = torch.sub(t, b, out=to)
+        torch.sub(o, activate(rest, f), out=to)
 
     return _by_parts(part, (rel,), (total, out))
 

@@ -1,5 +1,7 @@
 """The last step of every way to load: records, dtype, device, tokenizer, and BOS or not."""
 
+import ctypes
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +12,9 @@ from unweave.errors import UnweaveError
 from unweave.model.checkpoint import Checkpoint, architecture, read_network
 from unweave.model.model import Model
 from unweave.model.weights import Network
+
+# Parameters of mallopt, from glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +66,18 @@ def finish(name: str, network: Network, source: Source, wishes: Wishes) -> Model
 
 
 def _keep_freed_memory() -> None:
-    """Lets the process keep what it frees, for its next run.
+    """Lets the process keep what it frees, for its next tensors (on Linux with glibc).
 
     glibc hands the memory of large tensors back to the system and takes it anew, page by page: a
-    tenth of the time of a sweep on a CPU. How large a block must be for that it learns from the
-    blocks that are freed, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD).
+    tenth of the time of a sweep on a CPU. Blocks up to 32 MiB, its own limit, come from the heap,
+    and the heap keeps up to 1 GiB that is free (mallopt(3)).
     """
-    torch.empty(31 << 20, dtype=torch.uint8)
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 def _on_device(network: Network, device: torch.device | str) -> Network:
