@@ -192,10 +192,31 @@ def test_elimination_goes_on_from_any_step(many: Problem) -> None:
         assert list(rest) == steps[count:]
 
 
-def test_what_follows_the_circuit_is_balanced() -> None:
-    values = torch.tensor([3.0, -2.0, 1.0, -1.0])
-    scores = Scores(("a0.h0", "a0.h1", "a0.h2", "a0.h3"), values, values[:, None])
-    assert cdt.ranking(scores, cdt.Search()) == ["a0.h0", "a0.h1", "a0.h3", "a0.h2"]
+def test_what_follows_the_circuit_raises_and_lowers_in_turn() -> None:
+    names = ("a0.h0", "a0.h1", "a0.h2", "a0.h3", "a0.h4")
+    values = torch.tensor([4.0, -2.0, 1.0, 3.0, -9.0])
+    scores = Scores(names, values, values[:, None])
+    assert cdt.ranking(scores, cdt.Search()) == ["a0.h4", "a0.h0", "a0.h3", "a0.h1", "a0.h2"]
+    # a0.h4 was dropped on the way down, which cost 0.1: what was seen there counts, not its score.
+    steps = (
+        {"size": 2, "loss": 0.0, "faithfulness": 1.0, "removed": ()},
+        {"size": 1, "loss": 0.1, "faithfulness": 0.9, "removed": ("a0.h4",)},
+    )
+    one = cdt.Round(
+        targets=("logits",),
+        relevance={},
+        selected=("a0.h0", "a0.h4"),
+        steps=steps,
+        circuit=("a0.h0",),
+        dropped=("a0.h4",),
+        loss=0.1,
+        faithfulness=0.9,
+        error=0.05,
+        unit=10.0,
+    )
+    # 0.15 is missing: +0.1, +0.3, then too much by 0.25: −0.2 and, nothing else being left, +0.1.
+    order = cdt.ranking(scores, cdt.Search((one,), finished=True))
+    assert order == ["a0.h0", "a0.h4", "a0.h3", "a0.h1", "a0.h2"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ circuits, so that their sizes can be weighed against their faithfulness. Buildin
 node by node fails where nodes work only together; taking it down does not.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -49,9 +50,14 @@ class Standard:
 
         The second part keeps a circuit from being right on average and wrong on every example.
         """
-        scale = (self.full.mean() - self.empty).abs()
-        apart = (metric - self.full).abs().mean(1) / scale
-        return (1 - self.faithfulness(metric)).abs() + _APART * apart
+        return (1 - self.faithfulness(metric)).abs() + _APART * self._apart(metric).abs().mean(1)
+
+    def error(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
+        """Standard error of the faithfulness over the examples; 0 for a single one."""
+        return self._apart(metric).std(1, correction=0) / math.sqrt(metric.shape[1])
+
+    def _apart(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, "circuit batch"]:
+        return (metric - self.full) / (self.full.mean() - self.empty).abs()
 
 
 @dataclass(frozen=True)

@@ -289,13 +289,17 @@ def _endless(name: str, make: Make) -> Stream:
 
 
 def _balanced(drawn: Iterator[Prompt]) -> Iterator[Prompt]:
-    """One prompt of each template in turn: small sets differ by luck in names, not in templates."""
+    """One prompt of each kind in turn: small sets differ by luck in names, not in kinds.
+
+    A kind is a template with its labelled words in one order (in IOI: who is named first).
+    """
     while pool := list(islice(drawn, _POOL)):
-        templates: dict[str, list[Prompt]] = {}
+        kinds: dict[tuple[str, ...], list[Prompt]] = {}
         for prompt in pool:
-            templates.setdefault(prompt.template, []).append(prompt)
-        for turn in range(max(map(len, templates.values()))):
-            yield from (prompts[turn] for prompts in templates.values() if turn < len(prompts))
+            order = sorted(prompt.spans, key=lambda label: prompt.spans[label])
+            kinds.setdefault((prompt.template, *order), []).append(prompt)
+        for turn in range(max(map(len, kinds.values()))):
+            yield from (prompts[turn] for prompts in kinds.values() if turn < len(prompts))
 
 
 def part_of(prompt: Prompt) -> Part:
