@@ -40,16 +40,25 @@ class Registry(Generic[T]):
         self.noun = noun
         self.package = package
         self._entries: dict[str, T] = {}
+        self._cells: set[str] = set()
         self._discovered = False
 
-    def register(self, name: str) -> Callable[[T], T]:
-        """Decorator (or plain call) that adds an entry under `name`."""
+    def register(self, name: str, module: str = "") -> Callable[[T], T]:
+        """Decorator (or plain call) that adds an entry under `name`.
+
+        Args:
+            module: Where the entry is written. What a notebook's cell (`__main__`) defines, the
+                same cell may define anew.
+        """
 
         def add(entry: T) -> T:
-            known = self._entries.get(name)
-            if known is not None and known is not entry:
+            known, cell = self._entries.get(name), module == "__main__"
+            again = known is entry or (cell and name in self._cells)
+            if known is not None and not again:
                 raise UnweaveError(f"two {self.noun}s are registered as {name!r}: rename one")
             self._entries[name] = entry
+            if cell:
+                self._cells.add(name)
             return entry
 
         return add

@@ -69,3 +69,27 @@ def test_an_empty_task_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     (tmp_path / "mine.jsonl").write_text("")
     assert main(["discover", str(tmp_path / "mine.jsonl"), "-q"]) == 2
     assert "mine.jsonl" in capsys.readouterr().err
+
+
+CAPITALS = {"France": "Paris", "Spain": "Madrid", "Italy": "Rome", "Egypt": "Cairo"}
+
+
+def test_a_model_that_fails_the_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lands = list(CAPITALS)
+    lines = [
+        {
+            "clean": f"The capital of {land} is",
+            "corrupted": f"The capital of {other} is",
+            "answer": f" {CAPITALS[other]}",  # the other land's: the model says its own
+            "distractor": f" {CAPITALS[land]}",
+        }
+        for land, other in zip(lands, lands[1:] + lands[:1], strict=True)
+    ]
+    file, folder = tmp_path / "capitals.jsonl", tmp_path / "run"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    arguments = ["discover", str(file), "--baseline", "counterfactual", "--out", str(folder), "-q"]
+    assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert "there is no behaviour to explain; choose another model" in err
+    assert len(err.strip().splitlines()) == 1
+    assert not folder.exists() or not list(folder.iterdir())

@@ -3,14 +3,19 @@
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from unweave.errors import UnweaveError
+from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.loading import load
+from unweave.registry import Registry
 from unweave.sites import parse
-from unweave.tasks.accuracy import task_accuracy
-from unweave.tasks.task import tasks
+from unweave.tasks.accuracy import check_able, task_accuracy
+from unweave.tasks.prompt import Prompt
+from unweave.tasks.task import Task, task, tasks
+from unweave.tasks.words import Words
 from unweave.testing.task import check_task
 
 TOKENIZERS = ("two-digit BPE", "two-digit BPE with BOS", "one-digit Metaspace", "WordPiece")
@@ -152,16 +157,35 @@ def test_published_circuits():
     assert tasks["ioi"].known_circuit("smollm2-135m") is None
 
 
-def test_failing_model_without_bos_is_warned_about(tokenized):
-    silent, warned = tokenized["two-digit BPE with BOS"], tokenized["two-digit BPE"]
+def test_a_failing_model_is_an_error_that_names_bos_where_it_is_missing(tokenized):
     task = tasks["greater-than"]
+    without, with_bos = tokenized["two-digit BPE"], tokenized["two-digit BPE with BOS"]
     # A random model spreads its probability: with most years not greater, it fails.
-    hard = [p for p in task.prompts(warned, 100) if len(p.answers) < 20]
-    assert task_accuracy(silent, task.encode(silent, hard)).fails
-    with pytest.warns(UserWarning, match="bos=True"):
-        task_accuracy(warned, task.encode(warned, hard))
+    hard = [p for p in task.prompts(without, 100) if len(p.answers) < 20]
+    with pytest.raises(UnweaveError, match=r"no behaviour to explain.*bos=True"):
+        check_able(without, task.encode(without, hard), task.name)
+    with pytest.raises(UnweaveError, match="no behaviour to explain") as found:
+        check_able(with_bos, task.encode(with_bos, hard), task.name)
+    assert "bos=True" not in str(found.value)
 
 
 def test_typo_is_met_with_the_nearest_name():
     with pytest.raises(UnweaveError, match="did you mean greater-than"):
         tasks["greater_then"]
+
+
+def test_a_cell_of_a_notebook_may_define_its_task_again() -> None:
+    registry: Registry[Task] = Registry("task", "unweave.tasks.made")
+
+    def define(module: str) -> Task:
+        def make(words: Words, n: int, rng: Random) -> list[Prompt]:
+            return []
+
+        make.__module__ = module
+        return task("mine", metric=LOGIT_DIFFERENCE, registry=registry)(make)
+
+    define("__main__")
+    again = define("__main__")
+    assert registry["mine"] is again
+    with pytest.raises(UnweaveError, match="two tasks are registered as 'mine'"):
+        define("somewhere.else")

@@ -81,12 +81,11 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print prompts with their labelled tokens, the metric, and how a model does."""
-    import warnings
 
     from rich.console import Console
 
     from unweave.model.loading import load
-    from unweave.tasks.accuracy import task_accuracy
+    from unweave.tasks.accuracy import lacks_bos, task_accuracy
     from unweave.tasks.file import find_task
 
     found = find_task(task, first_token)
@@ -96,11 +95,9 @@ def show(
         loaded = load(name)
     drawn = found.prompts(loaded, max(n, MEASURED), seed, "evaluate", only_correct=False)
     batch = found.encode(loaded, drawn)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        accuracy = task_accuracy(loaded, batch)
-    for warning in said:
-        console.print(f"warning: {warning.message}", style="yellow", markup=False, soft_wrap=True)
+    accuracy = task_accuracy(loaded, batch)
+    if accuracy.fails and lacks_bos(loaded):
+        console.print("warning: no BOS token is put in front; try bos=True", style="yellow")
     examples = [_example(loaded, batch, i) for i in range(min(n, len(batch)))]
     for example, prompt in zip(examples, drawn, strict=False):
         example |= {"answers": prompt.answers, "distractors": prompt.distractors}

@@ -16,7 +16,6 @@ import torch
 
 from unweave.batch import Batch
 from unweave.circuits import Scores
-from unweave.errors import UnweaveError
 from unweave.evaluate.api import coarse_sizes, complete, curve_json, known_faithfulness
 from unweave.evaluate.chance import random_circuits
 from unweave.evaluate.curves import curve_sizes, faithfulness_curve
@@ -25,7 +24,7 @@ from unweave.evaluate.roc import against_each
 from unweave.methods.method import Method, Problem
 from unweave.model.model import Model
 from unweave.sites import Site, parse
-from unweave.tasks.accuracy import clean_metric, task_accuracy
+from unweave.tasks.accuracy import check_able, clean_metric
 from unweave.tasks.baseline import BaselineName, task_baseline
 from unweave.tasks.task import Task
 
@@ -65,12 +64,7 @@ class Setting:
     def discover(self) -> Problem:
         """What a method is given."""
         batch = self.task.batch(self.model, self.budget.n_discover, self.seed, "discover")
-        accuracy = task_accuracy(self.model, batch)
-        if accuracy.fails:
-            raise UnweaveError(
-                f"{self.model.name} answers {accuracy.correct:.0%} of {self.task.name} prompts "
-                "correctly: there is no behaviour to explain; choose another model or task"
-            )
+        check_able(self.model, batch, self.task.name)
         return self._problem(batch)
 
     @cached_property

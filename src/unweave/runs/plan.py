@@ -8,7 +8,7 @@ from unweave.errors import UnweaveError
 from unweave.methods.method import Problem
 from unweave.model.model import Model
 from unweave.sites import Site
-from unweave.tasks.accuracy import Accuracy, task_accuracy
+from unweave.tasks.accuracy import Accuracy, check_able
 from unweave.tasks.baseline import BaselineName, task_baseline
 from unweave.tasks.task import Task
 
@@ -60,13 +60,7 @@ def set_up(plan: Plan, model: Model, task: Task) -> Stage:
     """
     found = task.batch(model, plan.discover, plan.seed, "discover")
     judged = task.batch(model, plan.evaluate, plan.seed, "evaluate")
-    accuracy = task_accuracy(model, found)
-    if accuracy.fails:
-        raise UnweaveError(
-            f"{model.name} answers {accuracy.correct:.0%} of {task.name} prompts correctly (metric "
-            f"{accuracy.metric:+.2f}): there is no behaviour to explain; choose another model or "
-            "task, or try --bos"
-        )
+    accuracy = check_able(model, found, task.name)
     nodes = plan_nodes(plan, model, tuple(found.positions))
     problems = []
     for batch in (found, judged):

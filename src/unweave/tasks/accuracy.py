@@ -1,6 +1,5 @@
 """How well a model does a task: the first thing to know before asking how it does it."""
 
-import warnings
 from typing import NamedTuple
 
 import torch
@@ -8,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unweave.batch import Batch
+from unweave.errors import UnweaveError
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import run
@@ -51,17 +51,29 @@ def clean_metric(model: Model, batch: Batch) -> Float[Tensor, " batch"]:
 
 
 def task_accuracy(model: Model, batch: Batch) -> Accuracy:
-    """Measures a model on the clean prompts of a batch.
-
-    Warns when it fails and has no BOS token in front: some families do nothing sensible without.
-    """
+    """Measures a model on the clean prompts of a batch."""
     values = clean_metric(model, batch)
-    accuracy = Accuracy(values.mean().item(), (values > 0).float().mean().item())
+    return Accuracy(values.mean().item(), (values > 0).float().mean().item())
+
+
+def lacks_bos(model: Model) -> bool:
+    """Whether a BOS token is left out: some families do nothing sensible without."""
     bos = getattr(model.tokenizer, "bos_token_id", None)
-    if accuracy.fails and bos is not None and not model.prepend_bos and model.family == "decoder":
-        warnings.warn(
-            f"{model.name} answers {accuracy.correct:.0%} of these prompts correctly, and no BOS "
-            "token is put in front of them, which some models need: try bos=True",
-            stacklevel=2,
+    return bos is not None and not model.prepend_bos and model.family == "decoder"
+
+
+def check_able(model: Model, batch: Batch, task: str) -> Accuracy:
+    """How a model does a task, once it is clear that it can do it at all.
+
+    Raises:
+        UnweaveError: When it cannot: there would be no behaviour to explain.
+    """
+    accuracy = task_accuracy(model, batch)
+    if accuracy.fails:
+        bos = ", or put a BOS token in front (--bos, bos=True)" if lacks_bos(model) else ""
+        raise UnweaveError(
+            f"{model.name} answers {accuracy.correct:.0%} of {task} prompts correctly (metric "
+            f"{accuracy.metric:+.2f}): there is no behaviour to explain; choose another model or "
+            f"task{bos}"
         )
     return accuracy

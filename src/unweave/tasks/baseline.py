@@ -1,13 +1,17 @@
 """The baseline of a task by name: mean over its reference prompts, counterfactual or zero."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Literal
+
+import torch
 
 from unweave.baselines import ZERO, Baseline, counterfactual, means
 from unweave.batch import Batch
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 from unweave.sites import Point
+from unweave.tasks.alignment import aligned_positions
 from unweave.tasks.task import Task
 
 BaselineName = Literal["mean", "counterfactual", "zero"]
@@ -23,18 +27,27 @@ def task_baseline(
 ) -> Baseline:
     """Builds a baseline for a batch of a task.
 
+    Where a clean prompt and its counterfactual differ in length, each token has that of its
+    counterpart (`alignment.py`).
+
     Raises:
-        UnweaveError: When clean and corrupted prompts do not align, naming the remedy.
+        UnweaveError: When a mean is asked for and prompts do not align, naming the remedy.
     """
     if name == "zero":
         return ZERO
+    if name == "counterfactual":
+        found = counterfactual(model, batch.corrupted, points)
+        if batch.aligned:
+            return found
+        where = aligned_positions(batch.clean, batch.corrupted)
+        rows = torch.arange(len(where), device=where.device)[:, None]
+        return replace(found, values={p: x[rows, where] for p, x in found.values.items()})
     if not batch.aligned:
         raise UnweaveError(
-            f"task {task.name}: clean and corrupted prompts differ in length, so a {name} "
-            "baseline has no position to stand at; use --baseline zero, or prompts of one length"
+            f"task {task.name}: clean and corrupted prompts differ in length, so a mean over "
+            "prompts has no position to stand at; use --baseline counterfactual, which compares "
+            "each prompt with its own pair, or prompts of one length"
         )
-    if name == "counterfactual":
-        return counterfactual(model, batch.corrupted, points)
     reference = task.batch(model, seed=seed, part="reference")
     length = batch.clean.mask.shape[1]
     return means(model, reference.corrupted, reference.groups, batch.groups, length, points)

@@ -249,7 +249,7 @@ def task(
     """
 
     def build(make: Make) -> Task:
-        return registry.register(name)(
+        return registry.register(name, make.__module__)(
             Task(
                 name,
                 (make.__doc__ or name).strip().splitlines()[0],

@@ -1,0 +1,38 @@
+"""Which token of the corrupted prompt stands for each token of the clean one."""
+
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from unweave.model.program import Inputs
+
+
+def counterparts(clean: Sequence[int], corrupted: Sequence[int]) -> list[int]:
+    """For each token of a prompt, the position in its pair that corresponds to it.
+
+    Tokens that both share, in the order of a longest match, stand for each other, and so do those
+    that replace each other, spread evenly where their numbers differ. A token that the pair does
+    not have is stood for by what comes before it there.
+    """
+    found: list[int] = []
+    blocks = SequenceMatcher(None, clean, corrupted, autojunk=False).get_opcodes()
+    for _, start, end, from_, to in blocks:
+        for i in range(end - start):
+            found.append(from_ + i * (to - from_) // (end - start) if to > from_ else from_ - 1)
+    return [max(0, position) for position in found]
+
+
+def aligned_positions(clean: Inputs, corrupted: Inputs) -> Int[Tensor, "batch clean_position"]:
+    """`counterparts` of every pair of a batch; padding points at position 0."""
+    assert clean.tokens is not None, "prompts of a task are tokens"
+    assert corrupted.tokens is not None, "prompts of a task are tokens"
+    where = torch.zeros_like(clean.tokens)
+    for row, (ours, theirs) in enumerate(zip(clean.tokens, corrupted.tokens, strict=True)):
+        real, other = clean.mask[row], corrupted.mask[row]
+        places = other.nonzero()[:, 0]
+        index = counterparts(ours[real].tolist(), theirs[other].tolist())
+        where[row, real] = places[torch.tensor(index, device=places.device)]
+    return where
