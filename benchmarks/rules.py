@@ -130,6 +130,8 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
     )
     add("exact patching", "peer", [parse(s) for s in exact.ranking()], time.perf_counter() - began)
     chosen = {"cdt (default)": {}} if options.default_only else SEARCHES
+    if options.one_pass_only:
+        chosen = {}
     for label, changes in chosen.items():
         began = time.perf_counter()
         settings = methods["cdt"].checked(changes)
@@ -169,6 +171,7 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=None)
     parser.add_argument("--baseline", default="mean")
     parser.add_argument("--searches-only", action="store_true", help="leave out one-pass rules")
+    parser.add_argument("--one-pass-only", action="store_true", help="leave out searches")
     parser.add_argument("--default-only", action="store_true", help="only cdt's default search")
     parser.add_argument("--out", type=Path, default=Path("rules.json"))
     options = parser.parse_args()

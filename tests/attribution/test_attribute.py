@@ -8,10 +8,12 @@ from oracles.patched import patched
 
 from unweave import cli
 from unweave.attribution import attribute, compare
+from unweave.attribution.attribute import RULES
 from unweave.attribution.deletion import areas
 from unweave.attribution.peers import occlusion, ranked
 from unweave.attribution.target import find_targets
-from unweave.attribution.texts import read_text
+from unweave.attribution.texts import blank, read_text
+from unweave.baselines import activations
 from unweave.decompose.api import decompose
 from unweave.errors import UnweaveError
 from unweave.model.loading import load
@@ -77,6 +79,25 @@ def test_removal_equals_plain_runs(classifier):
         assert score == pytest.approx(goal.metric - float(left[goal.answer] - left[goal.other]))
 
 
+def test_against_padding_both_directions_count(classifier):
+    found = one(classifier, TEXTS[1], rules="removal", baseline="padding")
+    encoded, goal = read_text(classifier, TEXTS[1]), found.target
+    text = classifier.inputs(torch.tensor([encoded.ids]))
+    padding = classifier.inputs(torch.tensor([blank(classifier, encoded)]))
+    embed, logits = Point("embed"), Point("logits")
+
+    def metric(inputs, sites, other) -> float:
+        values = activations(classifier, other, [embed])
+        left = patched(classifier.network, inputs, sites, values)[logits][0, 0]
+        return float(left[goal.answer] - left[goal.other])
+
+    for word, score in zip(found.words, found.scores, strict=True):
+        sites = [Site(embed, None, i) for i in word.tokens]
+        lost = metric(text, [], padding) - metric(text, sites, padding)
+        gained = metric(padding, sites, text) - metric(padding, [], text)
+        assert score == pytest.approx((lost + gained) / 2, abs=1e-9)
+
+
 @pytest.mark.parametrize("rules", ["frozen", PAPER, "removal"])
 @pytest.mark.parametrize("baseline", ["zero", "padding"])
 def test_batch_equals_one_at_a_time(classifier, rules, baseline):
@@ -107,7 +128,7 @@ def test_interaction_is_the_excess_of_the_joint_score(classifier):
     found = one(classifier, TEXTS[1], phrases=pair, interactions=[pair], baseline="zero")
     inputs = classifier.inputs(TEXTS[1])
     names = [["embed@4"], ["embed@8"], ["embed@4", "embed@8"]]
-    rel = decompose(classifier, inputs, names, "logits", "frozen").rel["logits"][:, 0, 0]
+    rel = decompose(classifier, inputs, names, "logits", RULES).rel["logits"][:, 0, 0]
     a, b, both = (rel[:, found.target.answer] - rel[:, found.target.other]).tolist()
     assert [score for _, score in found.phrases] == pytest.approx([a, b])
     assert found.interactions[0][2] == pytest.approx(both - a - b)

@@ -6,10 +6,13 @@ logit[target] − logit[other] (METHOD.md §9). Steps:
 
 1. Tokens are grouped to words, and the target of each text is found.
 2. Texts of like length share one sweep: source k is word k of each text.
-3. Phrases are sources as well; two phrases interact by the excess of their joint score.
+3. Against padding, a second sweep goes the other way: what padding gains when the word comes in. A
+   word's score is the mean of both, since one that others make up for is not missed and counts
+   alone, and one that needs others is missed and does nothing alone.
+4. Phrases are sources as well; two phrases interact by the excess of their joint score.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,10 +32,10 @@ from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.sites import Point, Site
 
-# Chosen by the deletion and insertion test on the question classifier, of twelve rule sets and two
+# Chosen by the deletion and insertion test on the question classifier, of eleven rule sets and two
 # baselines (benchmarks/attribution.py --rules). The paper's rules for tokens are
 # "paper, attention=frozen, clamp=everywhere" with the baseline "zero".
-RULES = "frozen"
+RULES = "removal, attention=frozen"
 BASELINE: "BaselineName" = "padding"
 _TEXTS = 16  # texts in one sweep
 
@@ -128,7 +131,8 @@ def attribute(
         interactions: Pairs of phrases whose interaction is wanted.
         rules: A rule set or its name.
         baseline: What a word is compared with: no vector at all ("zero"), or the vector of padding
-            at its position ("padding"), so that position and special tokens count for nothing.
+            at its position ("padding"), so that position and special tokens count for nothing,
+            and in both directions.
         decoder: An encoder-decoder's decoder tokens so far; its start token unless given.
         truncate: Whether a text longer than the model's limit is cut instead of refused.
 
@@ -239,24 +243,38 @@ class _Sweep:
             sources.append([Site(point, None, name) for name in names])
             for j, name in enumerate(names):
                 positions[name] = self._vector([s[min(j, len(s) - 1)] for s in sets])
-        found = relevance(
+        text = self._inputs([one.ids for one in self.texts])
+        if self.baseline == "zero":
+            found = self._examples(text, "zero", sources, positions)
+        else:
+            padding = self._inputs([blank(self.model, one) for one in self.texts])
+            down = self._examples(text, padding, sources, positions)
+            up = self._examples(padding, text, sources, positions)
+            found = (down - up) / 2
+        return [row[: len(t)] for row, t in zip(found.T.tolist(), tokens, strict=True)]
+
+    def _examples(
+        self,
+        inputs: Inputs,
+        baseline: str | Inputs,
+        sources: Sequence[Sequence[Site]],
+        positions: Mapping[str, Int[Tensor, " batch"]],
+    ) -> Float[Tensor, "source batch"]:
+        """Each text's scores, its words taken from `inputs` to their baseline."""
+        return relevance(
             self.model,
-            inputs_of(self.model, [text.ids for text in self.texts], self.decoder),
+            inputs,
             sources,
             self._readout(),
             self.rules,
-            self._baseline(),
+            baseline,
             pairs=(),
             positions=positions,
             precision=self.precision,
-        )
-        columns: Float[Tensor, "batch source"] = found.examples.T
-        return [row[: len(t)] for row, t in zip(columns.tolist(), tokens, strict=True)]
+        ).examples
 
-    def _baseline(self) -> str | Inputs:
-        if self.baseline == "zero":
-            return "zero"
-        return inputs_of(self.model, [blank(self.model, t) for t in self.texts], self.decoder)
+    def _inputs(self, rows: Sequence[Sequence[int]]) -> Inputs:
+        return inputs_of(self.model, rows, self.decoder)
 
     def _readout(self) -> Readout:
         return Readout(

@@ -14,6 +14,8 @@ from unweave.model.weights import Linear, Network, Stack
 # Enough rows to keep the matrix products busy, few enough that a CPU's elementwise work stays
 # near its caches (benchmarks/sweep.py).
 _CPU_ROWS, _GPU_ROWS = 2048, 1 << 16
+# Sources that should share a call: what is done once per call with the totals is divided by them.
+_SHARING = 8
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _FALLBACK = 4 * 10**9
 
@@ -79,7 +81,8 @@ def make_plan(
     rows = max(1, min(_GPU_ROWS if gpu else _CPU_ROWS, budget // 4 // row))
     head_rows = max(1, min(rows, budget // 8 // (4 * _outputs(network) * size)))
     room = max(0, budget * 6 // 10)
-    examples = min(len(inputs.mask), room // (sum(state) + tape))
+    together = max(1, rows // (min(_SHARING, len(starts)) * positions))
+    examples = min(len(inputs.mask), together, room // (sum(state) + tape))
     sources = len(starts)
     if examples < 1:
         examples = 1

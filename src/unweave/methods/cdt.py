@@ -22,7 +22,7 @@ from torch import Tensor
 from unweave.circuits import Scores
 from unweave.decompose.api import relevance
 from unweave.errors import UnweaveError
-from unweave.methods.eliminate import Standard, Step, eliminate, nested, standard
+from unweave.methods.eliminate import Standard, Step, eliminate, nested, polish, standard
 from unweave.methods.method import Method, Problem, methods
 from unweave.progress import progress
 from unweave.registry import nearest
@@ -164,7 +164,11 @@ def _round(
         return replace(found, finished=True)
     joined = (*circuit, *chosen)
     steps = _refine(problem, joined, against, options, found, save)
-    kept = _kept(problem, joined, steps, options)
+    kept = _kept(joined, steps, options)
+    if options["refine"] == "eliminate":
+        left = nested(joined, steps)[len(kept) :]
+        limit = options["max_size"] or len(joined)
+        kept = polish(problem, kept, left, against, options["price"], limit)
     metric = problem.metric([kept])
     this = Round(
         targets=targets,
@@ -259,7 +263,7 @@ def _refine(
 
 
 def _kept(
-    problem: Problem, circuit: tuple[Site, ...], steps: Sequence[Step], options: Mapping[str, Any]
+    circuit: tuple[Site, ...], steps: Sequence[Step], options: Mapping[str, Any]
 ) -> tuple[Site, ...]:
     """The circuit to keep: the smallest loss, each node at its price; most missed nodes first."""
     limit = options["max_size"] or len(circuit)
@@ -281,7 +285,7 @@ def ranking(scores: Scores, found: Search) -> list[str]:
     """
     if not found.rounds:
         return scores.ranking()
-    order: list[str] = []
+    order = list(found.rounds[-1].circuit)
     value = dict(zip(scores.sources, scores.values.tolist(), strict=True))
     effect = {name: one / found.rounds[-1].unit for name, one in value.items()}
     for one in reversed(found.rounds):

@@ -27,6 +27,7 @@ _BLOCKS = (4, 8)
 _TRIED = 4
 _GOOD = 0.15  # a block may leave if it costs no more than its nodes' price, or the loss stays below
 _APART = 0.5  # weight of the examples' own deviations in the loss
+_AGAIN = 12  # of the nodes that left last, so many are tried again
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +158,47 @@ def _step(
 ) -> Step:
     loss, faithfulness = against.loss(metric), against.faithfulness(metric)
     return Step(size, float(loss[0]), float(faithfulness[0]), removed)
+
+
+def polish(
+    problem: Problem,
+    circuit: Sequence[Site],
+    left: Sequence[Site],
+    against: Standard,
+    price: float,
+    limit: int,
+) -> tuple[Site, ...]:
+    """Drops or takes back single nodes, the best one each time, as long as that pays.
+
+    Blocks leave on an estimate, and what a node does depends on those that are still there. The
+    loss, each node at its price, falls with every step, so that there is an end.
+
+    Args:
+        left: The nodes that left the circuit, the last one first.
+        limit: The most nodes that the circuit may have.
+    """
+    kept, others = list(circuit), list(left[:_AGAIN])
+    loss = float(against.loss(problem.metric([tuple(kept)]))[0])
+    while True:
+        tried = [*(kept if len(kept) > 1 else ()), *(others if len(kept) < limit else ())]
+        if not tried:
+            return tuple(kept)
+        metric = run_toggles(
+            problem.model, problem.batch, kept, tried, problem.points, problem.baseline
+        )
+        losses = against.loss(metric).tolist()
+        own = set(kept)
+        gains = [
+            loss - one + (price if node in own else -price)
+            for node, one in zip(tried, losses, strict=True)
+        ]
+        best = max(range(len(tried)), key=lambda i: gains[i])
+        if gains[best] <= 1e-6:  # more than rounding
+            return tuple(kept)
+        node, loss = tried[best], losses[best]
+        source, to = (kept, others) if node in own else (others, kept)
+        source.remove(node)
+        to.append(node)
 
 
 def nested(circuit: Sequence[Site], steps: Sequence[Step]) -> list[Site]:
