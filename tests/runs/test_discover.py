@@ -17,7 +17,7 @@ import torch
 from unweave.circuits import Circuit, Scores
 from unweave.errors import UnweaveError
 from unweave.methods import cdt
-from unweave.methods.eliminate import eliminate, nested, standard
+from unweave.methods.eliminate import eliminate, nested, polish, standard
 from unweave.methods.method import Problem
 from unweave.model.loading import load
 from unweave.model.model import Model
@@ -25,6 +25,7 @@ from unweave.patching.ablation import run_circuits
 from unweave.patching.toggles import run_toggles
 from unweave.runs.discover import discover
 from unweave.runs.plan import Plan, set_up
+from unweave.sites import Site
 from unweave.tasks.file import find_task
 
 TASK = "wired-induction"
@@ -190,6 +191,21 @@ def test_elimination_goes_on_from_any_step(many: Problem) -> None:
     for count in (1, 3, len(steps) - 1):
         rest = eliminate(many, many.nodes, against, math.inf, done=steps[:count])
         assert list(rest) == steps[count:]
+
+
+def test_polish_ends_where_no_single_change_pays(many: Problem) -> None:
+    against, price = standard(many), 0.005
+    start, left = many.nodes[:4], many.nodes[4:12]
+
+    def value(circuit: tuple[Site, ...]) -> float:
+        return float(against.loss(many.metric([circuit]))[0]) + price * len(circuit)
+
+    found = polish(many, start, left, against, price, len(many.nodes))
+    assert value(found) <= value(start) + 1e-6
+    for node in (*start, *left):
+        changed = tuple(set(found) ^ {node})
+        assert not changed or value(changed) >= value(found) - 1e-5
+    assert len(polish(many, start, left, against, 0.0, 4)) <= 4
 
 
 def test_what_follows_the_circuit_raises_and_lowers_in_turn() -> None:
