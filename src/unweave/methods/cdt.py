@@ -22,7 +22,7 @@ from torch import Tensor
 from unweave.circuits import Scores
 from unweave.decompose.api import relevance
 from unweave.errors import UnweaveError
-from unweave.methods.eliminate import Standard, Step, eliminate, nested, polish, standard
+from unweave.methods.eliminate import WORST, Standard, Step, eliminate, nested, polish, standard
 from unweave.methods.method import Method, Problem, methods
 from unweave.progress import progress
 from unweave.registry import nearest
@@ -247,9 +247,8 @@ def _refine(
     if options["refine"] == "none":
         return []
     steps = [_read_step(record) for record in found.pending]
-    # Past this loss a circuit explains nothing, and its order does not matter.
     greedy = options["refine"] == "greedy"
-    worst, price = math.inf if greedy else 0.8, options["price"]
+    worst, price = math.inf if greedy else WORST, options["price"]
     goes_down = eliminate(problem, circuit, against, worst, price, steps, greedy)
     with progress("Refining the circuit", len(circuit)) as advance:
         advance(sum(len(step.removed) for step in steps))
@@ -304,15 +303,18 @@ def ranking(scores: Scores, found: Search) -> list[str]:
 
 
 def _in_turn(names: Sequence[str], effect: Mapping[str, float], missing: float) -> list[str]:
-    """Raising nodes while something is missing, lowering ones otherwise, each in their order."""
+    """Raising nodes while something is missing, lowering ones otherwise, each in their order.
+
+    Those that do neither come last.
+    """
     raising = deque(name for name in names if effect[name] > 0)
-    lowering = deque(name for name in names if effect[name] <= 0)
+    lowering = deque(name for name in names if effect[name] < 0)
     order = []
     while raising or lowering:
         side = raising if raising and (missing > 0 or not lowering) else lowering
         order.append(side.popleft())
         missing -= effect[order[-1]]
-    return order
+    return order + [name for name in names if effect[name] == 0]
 
 
 def _step_record(step: Step) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from unweave.patching.ablation import keep_masks
 from unweave.patching.toggles import run_toggles
 from unweave.sites import Site
 
+WORST = 0.8  # past this loss a circuit explains nothing, and its order does not matter
 # Up to this size a step tries every node; above it, blocks (one node in so many) of those that do
 # least, then the first few by one backward pass.
 _FEW = 12
@@ -203,10 +204,10 @@ def polish(
     """
     kept, others = list(circuit), list(left[:_AGAIN])
     loss = float(against.loss(problem.metric([tuple(kept)]))[0])
-    while True:
+    while loss <= WORST:
         tried = [*(kept if len(kept) > 1 else ()), *(others if len(kept) < limit else ())]
         if not tried:
-            return tuple(kept)
+            break
         metric = run_toggles(
             problem.model, problem.batch, kept, tried, problem.points, problem.baseline
         )
@@ -218,11 +219,12 @@ def polish(
         ]
         best = max(range(len(tried)), key=lambda i: gains[i])
         if gains[best] <= 1e-6:  # more than rounding
-            return tuple(kept)
+            break
         node, loss = tried[best], losses[best]
         source, to = (kept, others) if node in own else (others, kept)
         source.remove(node)
         to.append(node)
+    return tuple(kept)
 
 
 def nested(circuit: Sequence[Site], steps: Sequence[Step]) -> list[Site]:
