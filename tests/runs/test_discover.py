@@ -17,7 +17,7 @@ import torch
 from unweave.circuits import Circuit, Scores
 from unweave.errors import UnweaveError
 from unweave.methods import cdt
-from unweave.methods.eliminate import eliminate, nested, polish, standard
+from unweave.methods.eliminate import WORST, eliminate, nested, polish, standard
 from unweave.methods.method import Problem
 from unweave.model.loading import load
 from unweave.model.model import Model
@@ -195,7 +195,10 @@ def test_elimination_goes_on_from_any_step(many: Problem) -> None:
 
 def test_polish_ends_where_no_single_change_pays(many: Problem) -> None:
     against, price = standard(many), 0.005
-    start, left = many.nodes[:4], many.nodes[4:12]
+    steps = list(eliminate(many, many.nodes, against, math.inf))
+    order = nested(many.nodes, steps)
+    size = min(step.size for step in steps if step.loss <= WORST)
+    start, left = tuple(order[:size]), order[size : size + 8]
 
     def value(circuit: tuple[Site, ...]) -> float:
         return float(against.loss(many.metric([circuit]))[0]) + price * len(circuit)
@@ -205,7 +208,10 @@ def test_polish_ends_where_no_single_change_pays(many: Problem) -> None:
     for node in (*start, *left):
         changed = tuple(set(found) ^ {node})
         assert not changed or value(changed) >= value(found) - 1e-5
-    assert len(polish(many, start, left, against, 0.0, 4)) <= 4
+    assert len(polish(many, start, left, against, 0.0, size)) <= size
+    nothing = tuple(order[-2:])
+    assert value(nothing) > WORST
+    assert polish(many, nothing, left, against, price, len(many.nodes)) == nothing
 
 
 def test_what_follows_the_circuit_raises_and_lowers_in_turn() -> None:
