@@ -5,7 +5,7 @@
 
 For every task and seed: one-pass scores by each rule set, and by the peers (EAP, EAP-IG, exact
 patching, random), as CMD and k95 on held-out prompts; then Algorithm 1 with each refinement. Seeds
-from 100 on are for choosing; those that are reported (20–22) draw other prompts.
+from 100 on are for choosing; those that are reported (30–32) draw other prompts.
 """
 
 import argparse

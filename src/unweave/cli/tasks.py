@@ -81,7 +81,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print prompts with their labelled tokens, the metric, and how a model does."""
-
     from rich.console import Console
 
     from unweave.model.loading import load

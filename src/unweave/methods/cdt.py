@@ -108,14 +108,14 @@ Save = Callable[[Search], None]
 
 def sweep(problem: Problem, options: Mapping[str, Any]) -> Scores:
     """Phase 1: nodes against the metric, and against every head."""
-    part = slice(0, max(1, round(options["sweep"] * len(problem.batch))))
+    part = problem.select(slice(0, max(1, round(options["sweep"] * len(problem.batch)))))
     heads = [node for node in problem.nodes if node.unit is not None]
     return relevance(
         problem.model,
-        problem.batch.select(part),
+        part.batch,
         problem.nodes,
         rules=options["rules"],
-        baseline=problem.baseline.select(part),
+        baseline=part.baseline,
         pairs=heads if options["pairs"] else (),
         normalise=options["normalise"],
     )

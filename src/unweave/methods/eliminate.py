@@ -129,7 +129,7 @@ def _next(
     blocks: bool,
     every: bool,
 ) -> Step:
-    """The next circuit down: without a block that costs little, or without one node."""
+    """The next circuit down: without a block that costs little, or without one or two nodes."""
     if every or len(nodes) <= _FEW:
         chosen = list(nodes)
     else:
@@ -246,9 +246,7 @@ def _estimated_effects(
     Args:
         some: The examples to run.
     """
-    problem = replace(
-        problem, batch=problem.batch.select(some), baseline=problem.baseline.select(some)
-    )
+    problem = problem.select(some)
     metrics, columns = [], []
     for part in parts(len(problem.batch), problem.model.network.device):
         batch, baseline = problem.batch.select(part), problem.baseline.select(part)

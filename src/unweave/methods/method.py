@@ -1,7 +1,7 @@
 """What every method is given, and the registry of methods."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -38,6 +38,11 @@ class Problem:
     def points(self) -> tuple[Point, ...]:
         """Where nodes live, in the order of the forward pass."""
         return tuple(sorted({node.point for node in self.nodes}, key=lambda p: p.depth))
+
+    def select(self, examples: slice) -> "Problem":
+        """The problem on a part of its prompts."""
+        batch, baseline = self.batch.select(examples), self.baseline.select(examples)
+        return replace(self, batch=batch, baseline=baseline)
 
     def metric(self, circuits: list[tuple[Site, ...]]) -> Float[Tensor, "circuit batch"]:
         """The metric of each circuit, all other nodes ablated."""

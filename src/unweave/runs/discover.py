@@ -121,9 +121,7 @@ def _curve(problem: Problem, scores: Scores, size: int) -> Curve:
     """A coarse curve on some of the held-out prompts; `unweave evaluate` draws the whole of it."""
     count = len(problem.nodes)
     some = slice(0, min(len(problem.batch), _CURVE_PROMPTS))
-    part = replace(
-        problem, batch=problem.batch.select(some), baseline=problem.baseline.select(some)
-    )
+    part = problem.select(some)
     sizes = {0, 1, size // 4, size // 2, 3 * size // 4, size, 3 * size // 2, 2 * size, 4 * size}
     sizes = sorted({min(one, count) for one in sizes} | {count // 2, count})
     return faithfulness_curve(part, [parse(name) for name in scores.ranking()], sizes)
