@@ -1,53 +1,113 @@
-"""The study behind the defaults: rule sets, selection and refinement (docs/rules.md).
+"""The study behind the defaults: rule sets, readings of their scores, searches (docs/rules.md).
 
-    python benchmarks/rules.py --device cuda --out rules.json          # minutes on a GPU
+    python benchmarks/rules.py --device cuda --out rules.json           # minutes on a GPU
     python benchmarks/rules.py --tasks ioi --seeds 0 --prompts 8 --held-out 16   # a CPU's share
+    python benchmarks/rules.py --show rules*.json                       # tables of means
 
-For every task and seed: one-pass scores by each rule set, and by the peers (EAP, EAP-IG, exact
-patching, random), as CMD and k95 on held-out prompts; then Algorithm 1 with each refinement. Seeds
-from 100 on are for choosing; those that are reported (30–32) draw other prompts.
+For every task and seed: one-pass scores by each rule set, scores of the peers (EAP, EAP-IG, exact
+patching, random), and Algorithm 1 with each refinement, all as CMD and k95 on held-out prompts.
+Seeds 0–2 and from 100 on are for choosing; those that are reported draw other prompts.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from statistics import mean
 from typing import Any
 
 import torch
 
+from unweave.circuits import Scores
 from unweave.decompose.api import relevance
+from unweave.decompose.rules import attention_frozen, attention_removal
+from unweave.decompose.ruleset import RuleSet, find_rules
+from unweave.errors import UnweaveError
 from unweave.evaluate.curves import faithfulness_curve
 from unweave.methods import cdt
 from unweave.methods.method import Problem, methods
 from unweave.model.loading import load
 from unweave.model.model import Model
+from unweave.model.weights import Linear
 from unweave.runs.plan import Plan, set_up
 from unweave.sites import Site, parse
 from unweave.tasks.task import tasks
 
-ONE_PASS = {
-    "paper": "paper",
-    "paper, no clamp": "paper, clamp=none",
-    "paper, removal attention": "paper, attention=removal",
-    "paper, removal attention, no clamp": "paper, attention=removal, clamp=none",
-    "paper, frozen attention, no clamp": "paper, attention=frozen, clamp=none",
-    "frozen": "frozen",
-    "linear (half gates)": "linear",
-    "removal attention, half gate, frozen norm": "removal, gate=half, norm=frozen",
-    "removal attention, frozen gate and norm": "removal, gate=frozen, norm=frozen",
-    "removal attention, product gate, frozen norm": "removal, gate=product, norm=frozen",
-    "removal attention, frozen gate, clamp": "removal, gate=frozen, norm=frozen, clamp=paper",
-    "frozen attention, removal gate and norm": "removal, attention=frozen",
-    "removal": "removal",
+
+def values_only(q: Any, k: Any, v: Any, totals: Any) -> Any:
+    """½(A + A′)β_v: the values' part of what removal takes, averaged over the two orders."""
+    pattern = attention_removal(q, k, torch.zeros_like(v), totals)
+    return (attention_frozen(q, k, v, totals) + attention_removal(q, k, v, totals) - pattern) / 2
+
+
+def halfway(q: Any, k: Any, v: Any, totals: Any) -> Any:
+    """½(removal + frozen): all of the values' part, half of the pattern's."""
+    return (attention_frozen(q, k, v, totals) + attention_removal(q, k, v, totals)) / 2
+
+
+# Rules that are tried here and are no part of the product.
+TRIED = {
+    "attention=values": values_only,
+    "attention=halfway": halfway,
+    "clamp=last": frozenset({"mlp.after"}),
 }
+# From the two ends one change at a time, then mixtures.
+SETS = """
+    removal
+    removal, attention=frozen
+    removal, attention=values
+    removal, attention=halfway
+    removal, attention=relevant
+    removal, gate=half
+    removal, gate=frozen
+    removal, gate=product
+    removal, activation=slope
+    removal, activation=ratio
+    removal, norm=frozen
+    removal, linear=shared, norm=shared
+    removal, clamp=last
+    removal, clamp=paper
+    removal, clamp=everywhere
+    removal, readout=gradient
+    removal, readout=paper
+    removal, gate=half, norm=frozen
+    removal, gate=frozen, norm=frozen
+    removal, gate=frozen, norm=frozen, clamp=paper
+    frozen
+    frozen, gate=removal
+    linear
+    paper
+    paper, attention=frozen
+    paper, attention=values
+    paper, attention=halfway
+    paper, attention=removal
+    paper, gate=frozen
+    paper, gate=half
+    paper, gate=removal
+    paper, activation=slope
+    paper, norm=removal
+    paper, clamp=none
+    paper, clamp=last
+    paper, linear=plain, norm=frozen
+    paper, readout=gradient
+    paper, attention=removal, clamp=none
+    paper, attention=removal, gate=half, clamp=none
+"""
+READ_OTHERWISE = ("removal", "paper")  # also ranked by signed and by normalised scores
 SEARCHES: dict[str, dict[str, Any]] = {
     "cdt (default)": {},
     "cdt, swept on all prompts": {"sweep": 1.0},
     "cdt, pool of a sixth": {"select": "fraction:0.17"},
     "cdt, greedy refinement": {"refine": "greedy"},
-    "cdt, no refinement, percentile 95": {"refine": "none", "select": "percentile:95"},
+    "cdt, one round, no refinement": {
+        "refine": "none",
+        "select": "percentile:95",
+        "iterations": 1,
+    },
+    "cdt, three rounds, no refinement": {"refine": "none", "select": "percentile:95"},
     "cdt, paper rules": {"rules": "paper"},
     "cdt, paper rules, greedy, percentile 95": {
         "rules": "paper",
@@ -56,21 +116,79 @@ SEARCHES: dict[str, dict[str, Any]] = {
     },
 }
 PEERS = ("eap", "eap-ig", "relp", "random")
+PATCHING = "exact patching"
 
 
-def curve_row(judge: Problem, order: list[Site]) -> dict[str, Any]:
-    curve = faithfulness_curve(judge, order)
-    return {
-        "cmd": curve.cmd,
-        "cpr": curve.cpr,
-        "k80": curve.first(0.8),
-        "k95": curve.first(0.95),
-        "sizes": curve.sizes,
-        "faithfulness": curve.faithfulness,
-    }
+def rule_set(text: str) -> RuleSet:
+    """A set by its name with changes, those of `TRIED` included."""
+    base, *changes = text.split(", ")
+    found = find_rules(base)
+    for change in changes:
+        op, _, choice = change.partition("=")
+        found = found.but(**{op: TRIED.get(change, choice)})
+    return replace(found, name=text)
 
 
-def beaten(judge: Problem, order: list[Site], draws: int = 10) -> dict[str, float]:
+def sets_for(model: Model, linear_metric: bool) -> list[str]:
+    """The sets that differ from one another on this model and metric."""
+    block = model.network.body.blocks[0]
+    head = [step for step in model.network.head.steps if isinstance(step, Linear)]
+    missing = set()
+    if block.mlp is None or block.mlp.gate is None:
+        missing.add("gate")
+    if block.mlp is None or block.mlp.gate is not None:
+        missing.add("activation")
+    if all(w.bias is None for w in (block.attention.v, block.attention.out, *head)):
+        missing.add("linear")
+    if linear_metric:
+        missing.add("readout")
+
+    def changed(text: str) -> set[str]:
+        return {change.partition("=")[0] for change in text.split(", ")[1:]}
+
+    sets = [line.strip() for line in SETS.strip().splitlines()]
+    return [text for text in sets if not changed(text) & missing]
+
+
+def score(find: Problem, rules: RuleSet, normalise: bool = False) -> Scores:
+    return relevance(
+        find.model,
+        find.batch,
+        list(find.nodes),
+        rules=rules,
+        baseline=find.baseline,
+        pairs=(),
+        normalise=normalise,
+    )
+
+
+def one_pass(find: Problem) -> Iterator[tuple[str, list[Site] | str, float]]:
+    """Label, ranking (or why there is none) and seconds, for every set and reading."""
+    for text in sets_for(find.model, find.batch.readout.metric.linear):
+        began, rules = time.perf_counter(), rule_set(text)
+        try:
+            scores = score(find, rules)
+        except UnweaveError as error:
+            yield text, str(error), time.perf_counter() - began
+            continue
+        seconds = time.perf_counter() - began
+        yield text, [parse(site) for site in scores.ranking()], seconds
+        if text in READ_OTHERWISE:
+            order = scores.values.argsort(descending=True).tolist()
+            yield f"{text}: signed", [find.nodes[i] for i in order], seconds
+            ranked = score(find, rules, normalise=True).ranking()
+            yield f"{text}: per layer", [parse(site) for site in ranked], seconds
+
+
+def peers(find: Problem) -> Iterator[tuple[str, list[Site], float]]:
+    for label in (*PEERS, PATCHING):
+        began = time.perf_counter()
+        exact = label == PATCHING
+        scores = score(find, find_rules("removal")) if exact else methods[label].run(find)
+        yield label, [parse(site) for site in scores.ranking()], time.perf_counter() - began
+
+
+def beaten(judge: Problem, order: Sequence[Site], draws: int = 10) -> dict[str, float]:
     """Share of random circuits that the first nodes beat in closeness to 1, by size."""
     rng, shares = Random(0), {}
     for percent in (10, 20, 30, 40, 50, 60):
@@ -82,7 +200,6 @@ def beaten(judge: Problem, order: list[Site], draws: int = 10) -> dict[str, floa
 
 
 def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> list[dict]:
-    task = tasks[name]
     plan = Plan(
         name,
         model.name,
@@ -91,47 +208,30 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
         evaluate=options.held_out,
         baseline=options.baseline,
     )
-    stage = set_up(plan, model, task)
+    stage = set_up(plan, model, tasks[name])
     find, judge, rows, orders = stage.find, stage.judge, [], {}
 
-    def add(label: str, kind: str, order: list[Site], seconds: float, **more: Any) -> None:
-        orders[label] = order
-        row = {
-            "task": name,
-            "seed": seed,
-            "label": label,
-            "kind": kind,
-            "seconds": seconds,
-            **curve_row(judge, order),
-            **more,
-        }
+    def add(label: str, kind: str, order: "list[Site] | str", seconds: float, **more: Any) -> None:
+        row = {"task": name, "seed": seed, "label": label, "kind": kind, "seconds": seconds, **more}
+        if isinstance(order, str):
+            row |= {"cmd": None, "k95": None, "error": order}
+            seen = order
+        else:
+            orders[label] = order
+            curve = faithfulness_curve(judge, order)
+            row |= {"cmd": curve.cmd, "cpr": curve.cpr, "k95": curve.first(0.95)}
+            row |= {"sizes": curve.sizes, "faithfulness": curve.faithfulness}
+            seen = f"CMD {curve.cmd:.3f}  k95 {row['k95']!s:>4}  {seconds:6.1f} s"
         rows.append(row)
-        print(
-            f"{name:13s} {seed:3d} {label:48s} CMD {row['cmd']:.3f}  k95 {row['k95']!s:>4}  "
-            f"{seconds:6.1f} s  {more.get('size', '')}",
-            flush=True,
-        )
+        print(f"{name:13s} {seed:3d} {label:48s} {seen}", flush=True)
 
-    if not options.searches_only:
-        for label, rules in ONE_PASS.items():
-            began = time.perf_counter()
-            scores = relevance(
-                model, find.batch, list(find.nodes), rules=rules, baseline=find.baseline, pairs=()
-            )
-            order = [parse(site) for site in scores.ranking()]
-            add(label, "one pass", order, time.perf_counter() - began)
-    for label in PEERS:
-        began = time.perf_counter()
-        scores = methods[label].run(find)
-        add(label, "peer", [parse(s) for s in scores.ranking()], time.perf_counter() - began)
-    began = time.perf_counter()
-    exact = relevance(
-        model, find.batch, list(find.nodes), rules="removal", baseline=find.baseline, pairs=()
-    )
-    add("exact patching", "peer", [parse(s) for s in exact.ranking()], time.perf_counter() - began)
-    chosen = {"cdt (default)": {}} if options.default_only else SEARCHES
-    if options.one_pass_only:
-        chosen = {}
+    if "one-pass" in options.parts:
+        for label, order, seconds in one_pass(find):
+            add(label, "one pass", order, seconds)
+    for label, order, seconds in peers(find):
+        add(label, "peer", order, seconds)
+    chosen = SEARCHES if "searches" in options.parts else {}
+    chosen = {"cdt (default)": {}} | chosen if "default" in options.parts else chosen
     for label, changes in chosen.items():
         began = time.perf_counter()
         settings = methods["cdt"].checked(changes)
@@ -140,7 +240,7 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
         seconds = time.perf_counter() - began
         order = [parse(site) for site in cdt.ranking(scores, found)]
         circuit = tuple(parse(site) for site in found.rounds[-1].circuit)
-        same = {peer: tuple(orders[peer][: len(circuit)]) for peer in (*PEERS, "exact patching")}
+        same = {peer: tuple(orders[peer][: len(circuit)]) for peer in (*PEERS, PATCHING)}
         ours, *theirs = judge.faithfulness([circuit, *same.values()]).tolist()
         more: dict[str, Any] = {
             "size": len(circuit),
@@ -151,12 +251,36 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
         if label == "cdt (default)":
             more["beaten"] = beaten(judge, order)
         add(label, "search", order, seconds, **more)
-        print(
-            f"{'':18s} {len(circuit)} nodes, f {ours:.3f}; same size: "
-            + ", ".join(f"{k} {v:.3f}" for k, v in more["same_size"].items()),
-            flush=True,
-        )
+        listed = ", ".join(f"{k} {v:.3f}" for k, v in more["same_size"].items())
+        print(f"{'':18s} {len(circuit)} nodes, f {ours:.3f}; same size: {listed}", flush=True)
     return rows
+
+
+def show(rows: Sequence[dict]) -> None:
+    """Means over the seeds as tables: CMD / k95, and the circuits that searches return."""
+    names = list(dict.fromkeys(row["task"] for row in rows))
+    print("| CMD / k95 |", " | ".join(names), "|")
+    print("|---" * (len(names) + 1) + "|")
+
+    def cell(found: Sequence[dict]) -> str:
+        if not found:
+            return "–"
+        if any(row["cmd"] is None for row in found):
+            return "overflows"
+        sizes = [row["k95"] or max(row["sizes"]) for row in found]
+        return f"{mean(row['cmd'] for row in found):.3f} / {mean(sizes):.0f}"
+
+    for label in dict.fromkeys(row["label"] for row in rows):
+        found = [[r for r in rows if r["label"] == label and r["task"] == name] for name in names]
+        print(f"| {label} |", " | ".join(map(cell, found)), "|")
+    for row in rows:
+        if row["label"] == "cdt (default)":
+            print(
+                f"{row['task']} {row['seed']}: {row['size']} nodes, "
+                f"f {row['faithfulness_of_circuit']:.3f}; same size: "
+                + ", ".join(f"{k} {v:.3f}" for k, v in row["same_size"].items())
+                + f"; random beaten from {min(row['beaten'].values()):.0%}"
+            )
 
 
 def main() -> None:
@@ -170,11 +294,19 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=None)
     parser.add_argument("--held-out", type=int, default=None)
     parser.add_argument("--baseline", default="mean")
-    parser.add_argument("--searches-only", action="store_true", help="leave out one-pass rules")
-    parser.add_argument("--one-pass-only", action="store_true", help="leave out searches")
-    parser.add_argument("--default-only", action="store_true", help="only cdt's default search")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=("one-pass", "default", "searches"),
+        default=["one-pass", "searches"],
+        help="rule sets in one pass, cdt's default search, every search",
+    )
     parser.add_argument("--out", type=Path, default=Path("rules.json"))
+    parser.add_argument("--show", nargs="+", type=Path, help="only print tables of these results")
     options = parser.parse_args()
+    if options.show:
+        show([row for path in options.show for row in json.loads(path.read_text())])
+        return
     torch.manual_seed(0)
     model = load(options.model, device=options.device)
     rows: list[dict] = []
@@ -182,6 +314,7 @@ def main() -> None:
         for seed in options.seeds:
             rows += study(model, name, seed, options)
             options.out.write_text(json.dumps(rows))
+    show(rows)
 
 
 if __name__ == "__main__":
