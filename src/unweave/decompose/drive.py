@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unweave.baselines import Baseline
-from unweave.decompose.plan import Plan, make_plan
+from unweave.decompose.plan import Plan, make_plan, shared_starts
 from unweave.decompose.ruleset import RuleSet
 from unweave.decompose.sources import Source, first_position, plant
 from unweave.decompose.sweep import Collector, Group, Sweep
@@ -75,7 +75,11 @@ def drive(job: Job, collectors: Callable[[slice], Sequence[Collector]]) -> float
     """
     check_devices(job.network, job.inputs, job.baseline)
     causal = job.network.body.blocks[0].attention.causal
-    starts = [first_position(s, job.inputs, job.positions, causal) for s in job.sources]
+    starts = shared_starts(
+        [first_position(s, job.inputs, job.positions, causal) for s in job.sources],
+        *job.inputs.mask.shape,
+        job.network.device,
+    )
     order = _order(job, starts)
     budget, done, count, worst = job.budget, 0, len(job.inputs.mask), 0.0
     with progress("Pushing relevance forward", count) as advance:

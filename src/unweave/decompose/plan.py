@@ -16,6 +16,9 @@ from unweave.model.weights import Linear, Network, Stack
 _CPU_ROWS, _GPU_ROWS = 2048, 1 << 16
 # Sources that should share a call: what is done once per call with the totals is divided by them.
 _SHARING = 8
+# Sources with fewer rows than this go with those of later positions: reading the weights once more
+# costs more than pushing zeros.
+_CPU_FEW, _GPU_FEW = 128, 4096
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _FALLBACK = 4 * 10**9
 
@@ -88,6 +91,24 @@ def make_plan(
         examples = 1
         sources = max(1, min(sources, (room - tape) // max(state)))
     return Plan(examples, sources, rows, head_rows)
+
+
+def shared_starts(
+    starts: Sequence[int], examples: int, positions: int, device: torch.device
+) -> list[int]:
+    """First positions, lowered so that sources with few rows share their pass over the weights.
+
+    Before its first position a source's relevant part is exactly 0, computed or not.
+    """
+    few = _GPU_FEW if device.type == "cuda" else _CPU_FEW
+    shared: dict[int, int] = {}
+    rows, first = few, 0
+    for start in sorted(starts):
+        if rows >= few and start not in shared:
+            rows, first = 0, start
+        shared.setdefault(start, first)
+        rows += examples * (positions - first)
+    return [shared[start] for start in starts]
 
 
 def _widths(network: Network) -> tuple[int, int, int]:
