@@ -111,10 +111,10 @@ function chart(host, spec) {
       type: "line", layer: "below",
       ...(on === "y" ? {xref: "paper", x0: 0, x1: 1, y0: at, y1: at} : {yref: "paper", y0: 0, y1: 1, x0: X(at), x1: X(at)}),
     });
-    const corner = {y: {xanchor: "right", yanchor: "bottom"}, x: {xanchor: "left", yanchor: "top"}};
+    const corner = (on, at) => (on === "y" ? {xanchor: "right", yanchor: "bottom"} : {xanchor: at > spec.x.range[1] / 2 ? "right" : "left", yanchor: "top"});
     const still = (spec.marks || []).map(({on, at, label = ""}) => ({
       ...across(on, at), line: {color: colour("muted"), width: 1, dash: "5px,4px"},
-      label: {text: label, textposition: "end", textangle: 0, font: {size: 10.5}, ...corner[on]},
+      label: {text: label, textposition: "end", textangle: 0, font: {size: 10.5}, ...corner(on, at)},
     }));
     const [x, y] = place, color = colour("accent");
     return !isNumber(x) || !isNumber(y) ? still : [...still, {...across("x", x), line: {color, width: 1}}, {
