@@ -175,10 +175,10 @@ def evaluation(nodes: int, size: int, hostile: bool = False) -> dict[str, Any]:
     }
 
 
-def comparison(nodes: int) -> dict[str, Any]:
+def comparison(nodes: int, method: str = "eap") -> dict[str, Any]:
     """compare.json of `unweave compare` on the same task and model."""
-    line = {"task": "ioi", "method": "eap", "line": "eap", "sizes": [0, 10, 50, nodes]}
-    dot = {"task": "ioi", "method": "eap", "seconds": 0.3, "forwards": 3, "auc": 0.8}
+    line = {"task": "ioi", "method": method, "line": method, "sizes": [0, 10, 50, nodes]}
+    dot = {"task": "ioi", "method": method, "seconds": 0.3, "forwards": 3, "auc": 0.8}
     return {
         "schema_version": 1,
         "model": "gpt2",

@@ -19,10 +19,10 @@ from unweave.report.folder import Run
 from unweave.report.places import Places, context_index, places
 
 CORE = 150  # of so many first nodes every pair is kept
-NEIGHBOURS = 8  # of every other node so many strongest inputs and outputs
-MOST_EDGES = 40_000
+NEIGHBOURS = 6  # of every other node so many strongest inputs and outputs, as its details list
+MOST_EDGES = 30_000  # a measure
 MOST_PROMPTS = 100  # a split
-PATTERN_BYTES = 1_500_000
+PATTERN_BYTES = 300_000
 
 
 def page_data(run: Run) -> dict[str, Any]:
@@ -89,8 +89,12 @@ def short(value: float | None, digits: int = 4) -> float | None:
     return float(f"{value:.{digits}g}")
 
 
-def _edges(run: Run, index: Mapping[str, int]) -> dict[str, dict[str, list[Any]]]:
-    """By measure, pairs of nodes: all among the first, of the others their strongest."""
+def _edges(run: Run, index: Mapping[str, int]) -> dict[str, dict[str, list[list[Any]]]]:
+    """By measure, pairs of nodes: all among the first, of the others their strongest.
+
+    Targets and values stand in one list for each source, which takes a third less room than to
+    name the source of every pair.
+    """
     scores = run.scores
     if scores is None:
         return {}
@@ -103,12 +107,14 @@ def _edges(run: Run, index: Mapping[str, int]) -> dict[str, dict[str, list[Any]]
         chosen = strongest(matrix, rows, columns)
         pairs = chosen.nonzero()
         order = matrix[chosen].abs().argsort(descending=True, stable=True)[:MOST_EDGES]
+        targets: list[list[Any]] = [[] for _ in index]
+        values: list[list[Any]] = [[] for _ in index]
         source, target = pairs[order].T
-        found[name] = {
-            "source": rows[source].tolist(),
-            "target": columns[target].tolist(),
-            "value": [short(v, 3) for v in matrix[source, target].tolist()],
-        }
+        kept = (rows[source].tolist(), columns[target].tolist(), matrix[source, target].tolist())
+        for s, t, value in zip(*kept, strict=True):
+            targets[s].append(t)
+            values[s].append(short(value, 3))
+        found[name] = {"targets": targets, "values": values}
     return found
 
 

@@ -2,13 +2,14 @@
 
 Every text of a run is data. Jinja escapes what stands in the page; the rest travels as JSON in a
 script element that no browser runs, with `<`, `>` and `&` written as escapes, and the page's own
-script puts it in place as text. A content security policy allows that one script and no other.
+script puts it in place as text. A content security policy allows that script and plotly's alone.
 """
 
 import base64
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
 from unweave import __version__
 from unweave.errors import UnweaveError
@@ -103,8 +105,7 @@ def page(runs: Sequence[Run]) -> str:
     style = _read("style.css")
     one = len(runs) == 1
     names = list(dict.fromkeys(f"{run.about('task')} in {run.about('model')}" for run in runs))
-    allowed = f"script-src {_hash(script)}; style-src {_hash(style)}; img-src data:"
-    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+    library = get_plotlyjs()
     return (
         _environment()
         .get_template("report.html.j2")
@@ -112,11 +113,12 @@ def page(runs: Sequence[Run]) -> str:
             version=__version__,
             title=names[0] if one else f"{len(runs)} circuits: {', '.join(names)}",
             subtitle=_subtitle(runs),
-            policy=policy,
+            policy=_policy([library, script], [style, *_library_styles(library)]),
             sections=_RUN_SECTIONS if one else _COMPARE_SECTIONS,
             runs=[_facts(run, found) for run, found in zip(runs, data, strict=True)],
             style=Markup(style),
             data=Markup(_json({"runs": data})),
+            library=Markup(library),
             script=Markup(script),
         )
     )
@@ -133,6 +135,24 @@ def _environment() -> Environment:
 
 def _read(name: str) -> str:
     return resources.files("unweave.report").joinpath("page", name).read_text("utf-8")
+
+
+def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """A content security policy that allows these texts and nothing else."""
+    allowed = {"script-src": scripts, "style-src": styles}
+    rules = [f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed.items()]
+    # Plotly draws heatmaps as images in data URLs, and saves a figure through a blob of the page.
+    rules += ["img-src data: blob:", "base-uri 'none'", "form-action 'none'"]
+    return "; ".join(["default-src 'none'", *rules])
+
+
+def _library_styles(library: str) -> list[str]:
+    """The style elements that plotly makes as it starts.
+
+    One is empty when it is made and filled rule by rule, which a policy does not forbid; the other
+    is the fixed sheet of its maps. Allowing their hashes spares 'unsafe-inline'.
+    """
+    return ["", *re.findall(r"\.textContent='(\.maplibregl[^'\\]*)'", library)]
 
 
 def _hash(text: str) -> str:

@@ -58,19 +58,6 @@ function flat(value) {
   return show(value);
 }
 
-/** Round numbers inside [low, high], about `count` of them. */
-function ticks(low, high, count = 5) {
-  const span = high - low;
-  if (!(span > 0)) return [low];
-  const raw = span / count, unit = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((m) => m * unit).find((s) => s >= raw);
-  const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + span * 1e-9; i++) {
-    found.push(Number((i * step).toPrecision(12)));
-  }
-  return found;
-}
-
 /** What a panel says when there is nothing to draw. */
 function empty(host, text, command) {
   host.replaceChildren(el("p", {class: "empty"}, text, command ? [" ", el("code", {}, command)] : null));

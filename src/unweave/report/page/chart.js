@@ -1,154 +1,134 @@
-// Line charts: axes, lines with bands, single points, a legend that hides lines, values on hover.
-const SCALES = {
-  linear: {to: (x) => x, of: ticks},
-  sqrt: {
-    to: (x) => Math.sqrt(Math.max(0, x)),
-    of: (low, high) => [0, 1, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]
-      .filter((t) => t >= low && t <= high),
-  },
-  log: {
-    to: (x) => Math.log10(Math.max(1e-9, x)),
-    of: (low, high) => Array.from({length: 14}, (_, i) => 10 ** (i - 5))
-      .flatMap((t) => [t, 2 * t, 5 * t]).map((t) => Number(t.toPrecision(3)))
-      .filter((t) => t >= low * 0.999 && t <= high * 1.001),
-  },
-};
+// Figures by plotly.js in the colours of the page: line charts here, others through figure().
 
 /**
- * Draws a chart into a host.
- * spec: {title, x: {label, scale, domain, format}, y: {…}, lines: [{name, x, y, low, high, dash,
- * colour}], points: [{name, x, y}], marks: [{axis, at, label}], aspect}
- * Returns {move(x, y)}: puts the moving marker somewhere.
+ * The one way for a text of a run into plotly, which reads tags, links and entities in texts: all
+ * of them need one of these letters.
+ */
+const literal = (text, most = 60) => show(text, most).replace(/[&<>]/g, (c) => `&#${c.charCodeAt(0)};`);
+
+// To run the library takes longer than all else: texts and the circuit graph do not wait for it.
+const runLibrary = () => window.Plotly || document.head.append(el("script", {}, byId("library").textContent));
+const loaded = new Promise((done) => addEventListener("load", () => setTimeout(() => done(runLibrary()))));
+const PAPER = 640; // pixels that fit on a printed page
+const paints = [], drawn = []; // of every figure: how to draw it anew; the promise of its drawing
+const repaint = (most) => paints.forEach((paint) => paint(most));
+/** A colour of the style sheet, as it is now. */
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+
+/** Adds a figure to a host, drawn when its width or the theme changes, or by the returned draw(). */
+function figure(host, title, make, click) {
+  const box = el("div", {class: "plot", role: "figure", "aria-label": title});
+  const draw = (most = Infinity) => {
+    const width = Math.min(box.clientWidth, most), first = !box.layout;
+    if (!width || !window.Plotly) return;
+    const font = {family: getComputedStyle(box).fontFamily, size: 11.5, color: colour("muted")};
+    // A finger scrolls the page; only a mouse draws a frame to zoom in.
+    const still = !matchMedia("(pointer: fine)").matches;
+    const axis = (name, more) => ({
+      title: {text: name, standoff: 6}, fixedrange: still, zeroline: false,
+      gridcolor: colour("soft"), tickcolor: colour("line"), linecolor: colour("line"), ...more,
+    });
+    const {data, height, layout} = make(width, axis);
+    drawn.push(Plotly.react(box, data, {
+      width, height: Math.round(height), margin: {l: 54, r: 12, t: 22, b: 40}, showlegend: false, font,
+      hovermode: "closest", dragmode: still ? false : "zoom", paper_bgcolor: colour("card"), plot_bgcolor: "transparent",
+      // Names are cut before they are escaped: plotly would cut an escape in two.
+      hoverlabel: {namelength: -1, bgcolor: colour("card"), bordercolor: colour("line"), font: {...font, color: colour("ink")}},
+      modebar: {bgcolor: "transparent", color: colour("muted"), activecolor: colour("accent")},
+      ...layout,
+    }, {displaylogo: false, modeBarButtons: [["png", "svg"].map(saver)]}));
+    if (first && click) box.on("plotly_click", ({points}) => click(points[0]));
+  };
+  host.append(box);
+  paints.push(draw);
+  loaded.then(() => onWidth(box, () => draw()));
+  return {box, draw};
+}
+
+/** A button that saves a figure, with the legend that on the page stands below it. */
+const saver = (format) => ({
+  name: format, title: `Save as ${format.toUpperCase()}`, icon: Plotly.Icons[format === "png" ? "camera" : "disk"],
+  click({data, layout}) {
+    const height = layout.height + 60, margin = {...layout.margin, b: layout.margin.b + 60};
+    const legend = {orientation: "h", yref: "container", y: 0, yanchor: "bottom"};
+    Plotly.downloadImage({data, layout: {...layout, height, margin, legend, showlegend: true}},
+      {format, height, width: layout.width, scale: 2, filename: "unweave"});
+  },
+});
+
+/**
+ * Draws lines into a host, with a table of their values, and a legend of buttons that hide them:
+ * those of plotly do not hear a keyboard.
+ * spec: {title, x: {label, range, format, stretch, …}, y: {…}, lines: [{name, x, y, low, high,
+ * dash, dots}], marks: [{on, at, label}], aspect, table}; more keys of an axis go to plotly.
+ * Returns {draw(), move(x, y)}, which puts the moving marker somewhere.
  */
 function chart(host, spec) {
-  const hidden = new Set();
-  const names = [...spec.lines, ...(spec.points || [])].map((s) => s.name);
-  const colour = new Map([...new Set(names)].map((name, i) => [name, i % 7]));
-  const box = el("div", {class: "plot"});
-  const legend = el("ul", {class: "legend", "aria-label": "Lines"});
-  for (const name of colour.keys()) {
-    const item = el("button", {
-      type: "button", "aria-pressed": "true", class: "key s" + colour.get(name),
-      onclick: () => {
-        hidden.has(name) ? hidden.delete(name) : hidden.add(name);
-        item.setAttribute("aria-pressed", String(!hidden.has(name)));
-        draw(box.clientWidth);
-      },
-    }, el("bdi", {}, show(name, 60)));
-    legend.append(el("li", {}, item));
-  }
-  host.replaceChildren(box, legend);
-  let marker = null, place = null;
-  onWidth(box, draw);
-  return {move(x, y) { place = [x, y]; setMarker(); }};
-
-  function draw(width) {
-    const height = Math.round(clamp(width * (spec.aspect || 0.5), 200, 420));
-    const frame = makeFrame(spec, width, height);
-    const {root, X, Y, clip} = frame;
-    for (const line of spec.lines) {
-      if (hidden.has(line.name)) continue;
-      const s = " s" + colour.get(line.name);
-      const pairs = line.x.map((x, i) => [x, line.y[i]]).filter(([x, y]) => isNumber(x) && isNumber(y));
-      if (line.low) {
-        const up = line.x.map((x, i) => `${X(x)},${Y(line.high[i])}`);
-        const down = line.x.map((x, i) => `${X(x)},${Y(line.low[i])}`).reverse();
-        clip.append(svg("polygon", {class: "band" + s, points: [...up, ...down].join(" ")}));
-      }
-      const d = pairs.map(([x, y], i) => `${i ? "L" : "M"}${X(x).toFixed(1)},${Y(y).toFixed(1)}`);
-      clip.append(svg("path", {class: "line" + s + (line.dash ? " dash" : ""), d: d.join("")}));
-      if (pairs.length <= 15) {
-        for (const [x, y] of pairs) clip.append(svg("circle", {class: "dot" + s, cx: X(x), cy: Y(y), r: 2.5}));
-      }
-    }
-    for (const point of spec.points || []) {
-      if (hidden.has(point.name) || !isNumber(point.x) || !isNumber(point.y)) continue;
-      const at = `translate(${X(point.x)},${Y(point.y)})`;
-      clip.append(svg("path", {class: "star s" + colour.get(point.name), d: "M0-6 6 0 0 6-6 0Z", transform: at},
-        svg("title", {}, `${show(point.name)}: ${num(point.x)}, ${num(point.y)}`)));
-    }
-    marker = svg("g", {class: "marker", display: "none"},
-      svg("line", {y1: frame.top, y2: height - frame.bottom}), svg("circle", {r: 5}));
-    marker.at = (x, y) => {
-      marker.setAttribute("display", "");
-      marker.setAttribute("transform", `translate(${X(x)},0)`);
-      marker.lastChild.setAttribute("cy", clamp(Y(y), frame.top, height - frame.bottom));
+  const names = [...new Set(spec.lines.map((line) => line.name))], hidden = new Set();
+  const X = (x) => (spec.x.stretch ? Math.sqrt(x) : x);
+  const told = (x, y) => `${(spec.x.format || num)(x)}: ${(spec.y.format || num)(y)}`;
+  let place = [];
+  host.replaceChildren();
+  const {box, draw} = figure(host, spec.title, (width, axis) => {
+    const scale = ({label, range: [low, high], format, stretch, ...more}, to, pad = 0.02 * (to(high) - to(low))) =>
+      axis(label, {range: [to(low) - pad, to(high) + pad], ...(stretch ? rootTicks(high, width) : {}), ...more});
+    return {
+      height: clamp(width * (spec.aspect || 0.5), 220, 420),
+      data: spec.lines.flatMap(traces),
+      layout: {xaxis: scale(spec.x, X), yaxis: scale(spec.y, (y) => y), shapes: shapes(), uirevision: !!spec.x.stretch},
     };
-    root.append(marker);
-    setMarker();
-    const tip = el("div", {class: "tip", hidden: true});
-    box.replaceChildren(root, tip);
-    hover(root, tip, frame, width);
+  });
+  host.append(el("ul", {class: "legend", "aria-label": "Lines"}, names.map((name, i) => el("li", {}, el("button", {
+    type: "button", "aria-pressed": "true", class: "key s" + (i % 7),
+    onclick({currentTarget}) {
+      hidden.delete(name) || hidden.add(name);
+      currentTarget.setAttribute("aria-pressed", String(!hidden.has(name)));
+      draw();
+    },
+  }, el("bdi", {}, show(name, 60)))))), spec.table || dataTable(`${spec.title}: the values`, ["line", `${spec.x.label}: ${spec.y.label}`],
+    spec.lines.map((line) => [show(line.name, 60), line.x.map((x, i) => told(x, line.y[i])).join(", ")])));
+  return {draw, move(...to) { place = to; if (box.layout) Plotly.relayout(box, {shapes: shapes()}); }};
+
+  function traces(line) {
+    const at = line.x.map((_, i) => i).filter((i) => isNumber(line.x[i]) && isNumber(line.y[i]));
+    const of = (values) => at.map((i) => values[i]), x = of(line.x).map(X);
+    const color = colour("s" + (names.indexOf(line.name) % 7));
+    const shared = {type: "scatter", name: literal(line.name), visible: !hidden.has(line.name)};
+    return [line.low && {
+      ...shared, x: [...x, ...x.toReversed()], y: [...of(line.high), ...of(line.low).toReversed()], mode: "lines",
+      // Without a colour of its own, the fill is a pale one of the line.
+      line: {color, width: 0}, fill: "toself", opacity: 0.35, hoverinfo: "skip", showlegend: false,
+    }, {
+      ...shared, x, y: of(line.y), hovertext: at.map((i) => told(line.x[i], line.y[i])), hoverinfo: "text+name",
+      mode: line.dots ? "markers" : at.length <= 15 ? "lines+markers" : "lines",
+      line: {color, width: 2, dash: line.dash ? "5px,4px" : "solid"},
+      marker: line.dots ? {color, symbol: "diamond", size: 10, line: {color: colour("card"), width: 1}} : {color, size: 5},
+    }].filter(Boolean);
   }
 
-  function setMarker() {
-    if (marker && place && isNumber(place[0]) && isNumber(place[1])) marker.at(place[0], place[1]);
-  }
-
-  function hover(root, tip, frame, width) {
-    root.addEventListener("pointerleave", () => { tip.hidden = true; });
-    root.addEventListener("pointermove", (event) => {
-      const left = event.clientX - root.getBoundingClientRect().left;
-      const rows = [];
-      for (const line of spec.lines) {
-        if (hidden.has(line.name)) continue;
-        let best = -1;
-        line.x.forEach((x, i) => {
-          if (isNumber(line.y[i]) && (best < 0 || Math.abs(frame.X(x) - left) < Math.abs(frame.X(line.x[best]) - left))) best = i;
-        });
-        if (best >= 0) rows.push([line, line.x[best], line.y[best]]);
-      }
-      tip.hidden = !rows.length;
-      tip.replaceChildren(...rows.map(([line, x, y]) => el("div", {class: "key s" + colour.get(line.name)},
-        el("bdi", {}, show(line.name, 40)), ` ${num(x)}: `, el("b", {}, num(y)))));
-      tip.style.left = clamp(left + 12, 0, Math.max(0, width - tip.offsetWidth - 4)) + "px";
+  function shapes() {
+    const across = (on, at) => ({
+      type: "line", layer: "below",
+      ...(on === "y" ? {xref: "paper", x0: 0, x1: 1, y0: at, y1: at} : {yref: "paper", y0: 0, y1: 1, x0: X(at), x1: X(at)}),
     });
+    const corner = (on, at) => (on === "y" ? {xanchor: "right", yanchor: "bottom"} : {xanchor: at > spec.x.range[1] / 2 ? "right" : "left", yanchor: "top"});
+    const still = (spec.marks || []).map(({on, at, label = ""}) => ({
+      ...across(on, at), line: {color: colour("muted"), width: 1, dash: "5px,4px"},
+      label: {text: label, textposition: "end", textangle: 0, font: {size: 10.5}, ...corner(on, at)},
+    }));
+    const [x, y] = place, color = colour("accent");
+    return !isNumber(x) || !isNumber(y) ? still : [...still, {...across("x", x), line: {color, width: 1}}, {
+      type: "circle", xsizemode: "pixel", ysizemode: "pixel", xanchor: X(x), yanchor: clamp(y, ...spec.y.range),
+      x0: -5, x1: 5, y0: -5, y1: 5, fillcolor: color, line: {color: colour("card"), width: 1.5},
+    }];
   }
 }
 
-/** Axes, grid and scales of a chart. */
-function makeFrame(spec, width, height) {
-  const left = 46, right = 18, top = 10, bottom = 40;
-  const domain = (axis, key) => {
-    if (axis.domain) return axis.domain;
-    const all = [...spec.lines.flatMap((l) => l[key]), ...(spec.points || []).map((p) => p[key])].filter(isNumber);
-    const low = Math.min(...all), high = Math.max(...all);
-    return all.length ? (low === high ? [low - 0.5, high + 0.5] : [low, high]) : [0, 1];
-  };
-  const scale = (axis, key, from, to) => {
-    const {to: f} = SCALES[axis.scale || "linear"];
-    const [low, high] = domain(axis, key);
-    const a = f(low), b = f(high) === a ? a + 1 : f(high);
-    return (x) => from + ((f(x) - a) / (b - a)) * (to - from);
-  };
-  const X = scale(spec.x, "x", left, width - right), Y = scale(spec.y, "y", height - bottom, top);
-  const id = "clip" + Math.random().toString(36).slice(2);
-  const clip = svg("g", {"clip-path": `url(#${id})`});
-  const axes = svg("g", {class: "axes"});
-  const few = (list) => list.filter((t, i, all) => !i || Math.abs(X(t) - X(all[i - 1])) > 22);
-  for (const t of few(SCALES[spec.x.scale || "linear"].of(...domain(spec.x, "x"), width < 420 ? 4 : 8))) {
-    axes.append(svg("line", {x1: X(t), x2: X(t), y1: top, y2: height - bottom}),
-      svg("text", {x: X(t), y: height - bottom + 16, "text-anchor": "middle"}, (spec.x.format || num)(t)));
+/** Plotly has no root scale: places are roots, labels say the numbers that have room. */
+function rootTicks(high, width) {
+  const kept = [0];
+  for (const n of [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000]) {
+    if (n <= high && (Math.sqrt(n) - Math.sqrt(kept.at(-1))) * width > 34 * Math.sqrt(high)) kept.push(n);
   }
-  for (const t of SCALES[spec.y.scale || "linear"].of(...domain(spec.y, "y"), 5)) {
-    axes.append(svg("line", {x1: left, x2: width - right, y1: Y(t), y2: Y(t)}),
-      svg("text", {x: left - 6, y: Y(t) + 4, "text-anchor": "end"}, (spec.y.format || num)(t)));
-  }
-  for (const mark of spec.marks || []) {
-    const across = mark.axis === "y";
-    axes.append(across
-      ? svg("line", {class: "mark", x1: left, x2: width - right, y1: Y(mark.at), y2: Y(mark.at)})
-      : svg("line", {class: "mark", x1: X(mark.at), x2: X(mark.at), y1: top, y2: height - bottom}));
-    if (mark.label) {
-      axes.append(across
-        ? svg("text", {class: "mark", x: width - right - 4, y: Y(mark.at) - 4, "text-anchor": "end"}, mark.label)
-        : svg("text", {class: "mark", x: X(mark.at) + 4, y: top + 10}, mark.label));
-    }
-  }
-  axes.append(svg("text", {class: "label", x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle"}, spec.x.label),
-    svg("text", {class: "label", transform: `translate(12,${(top + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle"}, spec.y.label));
-  const root = svg("svg", {width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": spec.title},
-    svg("clipPath", {id}, svg("rect", {x: left, y: top - 6, width: Math.max(0, width - left - right), height: height - top - bottom + 12})),
-    axes, clip);
-  return {root, X, Y, clip, top, bottom};
+  return {tickvals: kept.map(Math.sqrt), ticktext: kept.map(String)};
 }

@@ -4,14 +4,14 @@ function comparePage(runs) {
   const names = runLabels(runs);
   sharedTable(byId("shared"), runs, names);
   overlaps(byId("overlap"), runs, names);
-  const lines = [], points = [];
+  const lines = [];
   runs.forEach((run, r) => {
     const main = asMap(asMap(run.evaluation.curves)[run.evaluation.ablation]);
     const curve = asList(main.sizes).length ? main : asMap(run.curve);
     if (asList(curve.sizes).length) lines.push({name: names[r], x: curve.sizes, y: curve.faithfulness});
-    if (isNumber(run.faithfulness)) points.push({name: names[r], x: run.size, y: run.faithfulness});
+    if (isNumber(run.faithfulness)) lines.push({name: names[r], x: [run.size], y: [run.faithfulness], dots: true});
   });
-  if (lines.length || points.length) curveChart(byId("curves"), lines, points, Math.max(...runs.map((r) => r.total)));
+  if (lines.length) curveChart(byId("curves"), lines, Math.max(...runs.map((r) => r.total)));
   else empty(byId("curves"), "None of these runs has a curve.");
   const everywhere = runs.map((r) => new Set(r.nodes.site.slice(0, r.size)));
   runs.forEach((run, r) => {

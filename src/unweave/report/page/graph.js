@@ -1,4 +1,5 @@
-// The circuit as a layered graph: layers upward, heads or positions from left to right.
+// The circuit as a layered graph: layers upward, heads or positions from left to right. Drawn by
+// hand, since keys move from node to node and screen readers name each, which plotly cannot give.
 
 /** Nodes and edges of a run in a form that is quick to ask. */
 function network(run) {
@@ -8,8 +9,9 @@ function network(run) {
     score: score[i], spread: spread[i], inside: i < run.size,
   }));
   const edges = {};
-  for (const [measure, {source, target, value}] of Object.entries(run.edges)) {
-    edges[measure] = source.map((s, j) => ({source: s, target: target[j], value: value[j]}));
+  for (const [measure, {targets, values}] of Object.entries(run.edges)) {
+    edges[measure] = targets.flatMap((list, source) => list.map((target, j) => ({source, target, value: values[source][j]})))
+      .sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   }
   return {nodes, edges, largest: Math.max(0, ...nodes.map((n) => Math.abs(n.score) || 0))};
 }

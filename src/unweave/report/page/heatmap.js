@@ -5,29 +5,27 @@ function heatmapPanel(host, run, net, select) {
   const round = el("select", {}, run.iterations.map((step, i) => el("option", {value: i}, roundName(step, i))));
   const where = el("select", {}, el("option", {value: ""}, run.positions.length ? "all, summed" : "all"),
     run.positions.map((p, i) => el("option", {value: i}, show(p.name, 30))));
-  const told = el("p", {class: "muted readout", "aria-live": "polite"}, "\u00a0");
-  const box = el("div", {class: "plot"}), table = el("div");
-  host.replaceChildren(el("div", {class: "controls"}, el("label", {}, "round ", round),
-    el("label", {}, "position ", where)), el("div", {class: "two"}, el("div", {}, told, box, table), history(run)));
-  let width = 0;
-  const redraw = () => draw();
-  round.addEventListener("change", redraw);
-  where.addEventListener("change", redraw);
-  onWidth(box, (w) => { width = w; draw(); });
-
-  function draw() {
-    const step = run.iterations[Number(round.value)];
-    const at = where.value === "" ? null : Number(where.value);
-    const cells = gather(net, run, step.values, at);
-    box.replaceChildren(heatmap(run, cells, width, step, told, select));
+  const box = el("div"), table = el("div"), past = el("div");
+  host.replaceChildren(el("div", {class: "controls"}, el("label", {}, "round ", round), el("label", {}, "position ", where)),
+    el("div", {class: "two"}, el("div", {}, box, table), past));
+  let step, cells;
+  const read = () => {
+    step = run.iterations[Number(round.value)];
+    cells = gather(net, run, step.values, where.value === "" ? null : Number(where.value));
     const rows = run.rows.map((name, r) => [name, ...cells.columns.map((_, c) => signed(cells.grid[r][c]?.value, 2))]).reverse();
     table.replaceChildren(dataTable("These values as a table", ["layer", ...cells.columns], rows));
-  }
+  };
+  read();
+  const title = `Heatmap of relevance, ${run.rows.length} layers upward, ${cells.columns.length} columns; the values are in the table below`;
+  const {draw} = figure(box, title, (...at) => heatmap(run, cells, step, ...at),
+    ({pointIndex: [r, c]}) => select(cells.grid[r][c].nodes[0].i));
+  for (const pick of [round, where]) pick.addEventListener("change", () => { read(); draw(); });
+  history(past, run);
 }
 
 /** What each round did, and how the circuit shrank. */
-function history(run) {
-  const host = el("div"), steps = run.iterations.filter((s) => isNumber(s.faithfulness));
+function history(host, run) {
+  const steps = run.iterations.filter((s) => isNumber(s.faithfulness));
   if (steps.length) {
     host.append(el("table", {class: "settings"}, el("caption", {}, "Rounds of discovery"),
       el("thead", {}, el("tr", {}, ["round", "joined", "dropped", "nodes", "faithfulness"].map((t) => el("th", {scope: "col"}, t)))),
@@ -41,12 +39,11 @@ function history(run) {
     const finite = path.map((s) => s.loss);
     chart(box, {
       title: "Loss over circuit size during elimination", aspect: 0.6,
-      x: {label: "nodes left", domain: [0, Math.max(...path.map((s) => s.size))]},
-      y: {label: "loss", domain: [0, Math.min(2, Math.max(...finite)) * 1.05 || 1]},
-      lines: [{name: "loss", x: path.map((s) => s.size), y: finite}], marks: [{axis: "x", at: run.size, label: "circuit"}],
+      x: {label: "nodes left", range: [0, Math.max(...path.map((s) => s.size))]},
+      y: {label: "loss", range: [0, Math.min(2, Math.max(...finite)) * 1.05 || 1]},
+      lines: [{name: "loss", x: path.map((s) => s.size), y: finite}], marks: [{on: "x", at: run.size, label: "circuit"}],
     });
   }
-  return host;
 }
 
 function roundName(step, i) {
@@ -73,40 +70,38 @@ function gather(net, run, values, at) {
   return {columns, grid, largest};
 }
 
-function heatmap(run, {columns, grid, largest}, width, step, told, select) {
-  const left = 44, top = 6, rows = run.rows.length;
-  const cell = Math.max(3, Math.min(46, (width - left - 8) / Math.max(1, columns.length)));
-  const high = clamp(480 / Math.max(1, rows), 11, Math.min(30, Math.max(11, cell)));
-  const height = top + rows * high + 36;
-  const root = svg("svg", {width, height, role: "img", "aria-label": `Heatmap of relevance, ${rows} layers upward, ${columns.length} columns; the values are in the table below`});
+function heatmap(run, {columns, grid, largest}, step, width, axis) {
+  const rows = run.rows.length, high = clamp(480 / Math.max(1, rows), 11, 30);
+  const ticks = (names, every) => {
+    const kept = names.map((_, i) => i).filter((i) => i % every === 0 || (every > 1 && i === names.length - 1));
+    return {tickvals: kept, ticktext: kept.map((i) => literal(names[i]))};
+  };
+  const told = (name, r, c) => `layer ${run.rows[r]}, ${name === "MLP" ? "MLP" : "head " + name}: ${signed(grid[r][c]?.value)}`;
   const chosen = new Set(step.selected), dropped = new Set(step.dropped);
-  const every = high < 14 ? 5 : 1;
-  for (let r = 0; r < rows; r++) {
-    const y = top + (rows - 1 - r) * high;
-    if (r % every === 0 || r === rows - 1) root.append(svg("text", {x: left - 6, y: y + high / 2 + 4, "text-anchor": "end"}, run.rows[r]));
-    columns.forEach((name, c) => {
-      const found = grid[r][c];
-      const rect = svg("rect", {class: "heat " + (found ? sign(found.value) : "none"), x: left + c * cell, y, width: cell - 1, height: high - 1, rx: 1.5});
-      if (found) {
-        rect.style.setProperty("--m", largest ? (100 * Math.abs(found.value)) / largest : 0);
-        const label = `layer ${run.rows[r]}, ${name === "MLP" ? "MLP" : "head " + name}: ${signed(found.value)}`;
-        rect.append(svg("title", {}, label));
-        rect.addEventListener("pointerenter", () => { told.textContent = label; });
-        rect.addEventListener("click", () => select(found.nodes[0].i));
-      }
-      root.append(rect);
-      const picked = found && found.nodes.some((n) => chosen.has(n.i));
-      if (picked) {
-        const left_out = found.nodes.every((n) => dropped.has(n.i) || !chosen.has(n.i));
-        root.append(svg("rect", {class: left_out ? "outline dropped" : "outline", x: left + c * cell, y, width: cell - 1, height: high - 1, rx: 1.5}));
-      }
-    });
+  const kept = (n) => chosen.has(n.i) && !dropped.has(n.i);
+  return {
+    height: rows * high + 62,
+    data: [{
+      type: "heatmap", z: grid.map((row) => row.map((cell) => cell && cell.value)), zmin: -largest || -1, zmax: largest || 1,
+      colorscale: [[0, colour("neg")], [0.5, colour("soft")], [1, colour("pos")]], xgap: 1, ygap: 1, hoverongaps: false, hoverinfo: "text",
+      hovertext: grid.map((row, r) => columns.map((name, c) => literal(told(name, r, c)))),
+      showscale: false, // its colour bar writes style attributes, which the page's policy refuses
+    },
+    frames("joined", colour("ink"), "solid", (cell) => cell.nodes.some(kept)),
+    frames("dropped again", colour("muted"), "2px,2px", (cell) => cell.nodes.some((n) => chosen.has(n.i)) && !cell.nodes.some(kept))],
+    layout: {
+      xaxis: axis("head", {range: [-0.5, columns.length - 0.5], showgrid: false, ...ticks(columns, Math.ceil((columns.length * 20) / width))}),
+      yaxis: axis("layer", {range: [-0.5, rows - 0.5], showgrid: false, ...ticks(run.rows, high < 14 ? 5 : 1)}),
+    },
+  };
+
+  /** A rectangle around every cell that is meant, as one line with gaps. */
+  function frames(name, color, dash, wanted) {
+    const meant = grid.flatMap((row, r) => row.flatMap((cell, c) => (cell && wanted(cell) ? [[r, c]] : [])));
+    const around = (a, b, c, d) => (i) => [i + a, i + b, i + c, i + d, i + a, null];
+    return {
+      type: "scatter", mode: "lines", name, hoverinfo: "skip", line: {color, width: 1.4, dash},
+      x: meant.flatMap(([, c]) => around(-0.47, 0.47, 0.47, -0.47)(c)), y: meant.flatMap(([r]) => around(-0.47, -0.47, 0.47, 0.47)(r)),
+    };
   }
-  columns.forEach((name, c) => {
-    if (columns.length * 18 > width && c % Math.ceil((columns.length * 18) / width)) return;
-    root.append(svg("text", {x: left + (c + 0.5) * cell, y: top + rows * high + 14, "text-anchor": "middle"}, name));
-  });
-  root.append(svg("text", {class: "label", x: left + (columns.length * cell) / 2, y: height - 4, "text-anchor": "middle"}, "head"),
-    svg("text", {class: "label", transform: `translate(10,${top + (rows * high) / 2}) rotate(-90)`, "text-anchor": "middle"}, "layer"));
-  return root;
 }
