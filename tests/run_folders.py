@@ -112,6 +112,16 @@ def write_run(
         "prompts": {
             split: [prompt(words, named) for _ in range(8)] for split in ("discover", "evaluate")
         },
+        "words": {
+            "text": "".join(words),
+            "target": f"{words[1]} − {words[3]}",
+            "predicted": words[1],
+            "metric": 3.2,
+            "words": [
+                {"text": w, "score": math.nan if hostile and i == 2 else math.sin(i)}
+                for i, w in enumerate(words)
+            ],
+        },
         "iterations": [
             {
                 "targets": ["logits"] if not i else list(chosen[:4]),

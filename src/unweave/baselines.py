@@ -182,7 +182,8 @@ def means(
     Args:
         groups: Group of each reference prompt; prompts of a group align token by token.
         batch_groups: Group of each example that the baseline will serve.
-        length: Positions of that batch: longer or shorter padding is cut or filled with zeros.
+        length: Positions of that batch: longer or shorter padding is cut or filled with zeros. The
+            decoder of an encoder-decoder has the same tokens for all.
 
     Raises:
         UnweaveError: When an example's group has no reference prompt.
@@ -198,9 +199,11 @@ def means(
     for i in range(0, len(reference.mask), rows_at_once):
         part = slice(i, i + rows_at_once)
         for point, x in activations(model, reference.select(part), points).items():
+            own = side_of(point, reference) is not reference
+            positions = x.shape[1] if own else length
             if point not in sums:
-                sums[point] = x.new_zeros(len(known), length, *x.shape[2:])
-            shared = min(length, x.shape[1])
+                sums[point] = x.new_zeros(len(known), positions, *x.shape[2:])
+            shared = min(positions, x.shape[1])
             sums[point][:, :shared].index_add_(0, rows[part], x[:, :shared])
     sizes = torch.bincount(rows)
     values = {p: s / sizes.reshape(-1, *(1,) * (s.ndim - 1)) for p, s in sums.items()}

@@ -110,6 +110,7 @@ def test_every_panel_draws(browser: Any, report: Path, width: int, scheme: str) 
     assert page.locator("#heatmap-plot .heatmaplayer image").count() == 1
     assert page.locator("#runtime-plot .barlayer .point").count() == 3
     assert page.locator("#prompts-list .chip.named").count()
+    assert page.locator("#words-list .chip.word").count() == 11
     assert "unweave discover ioi" in page.locator("#command").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert "eap" in page.locator("#faithfulness-plot .legend").inner_text()
@@ -256,6 +257,7 @@ def test_hostile_run_runs_nothing(browser: Any, tmp_path: Path, size: int) -> No
     assert page.locator("main img, main script, h1 b, svg b").count() == 0
     assert HOSTILE in page.locator("h1").inner_text()
     assert HOSTILE in page.locator("#prompts-list").inner_text()
+    assert HOSTILE[:30] in page.locator("#words-list").inner_text()
     page.locator("#count").fill("8")
     page.locator(".node").nth(3).click(force=True)
     assert page.problems == []

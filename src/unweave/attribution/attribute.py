@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unweave.attribution.render import html, terminal
-from unweave.attribution.target import Target, find_targets, inputs_of, reads_of
+from unweave.attribution.target import Target, find_targets, reads_of
 from unweave.attribution.texts import Encoded, Span, Word, blank, read_text
 from unweave.batch import Readout
 from unweave.decompose.api import Precision, relevance
@@ -275,7 +275,7 @@ class _Sweep:
         ).examples
 
     def _inputs(self, rows: Sequence[Sequence[int]]) -> Inputs:
-        return inputs_of(self.model, rows, self.decoder)
+        return self.model.rows(rows, self.decoder)
 
     def _readout(self) -> Readout:
         return Readout(

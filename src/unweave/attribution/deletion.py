@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.attribution.target import Target, inputs_of, read_logits, reads_of
+from unweave.attribution.target import Target, read_logits, reads_of
 from unweave.attribution.texts import Encoded, Word
 from unweave.model.model import Model
 
@@ -74,7 +74,7 @@ def metrics(
     for begin in range(0, len(some), _ROWS):
         rows = some[begin : begin + _ROWS]
         shorter = [_shortened(text, kept[i]) for i in rows]
-        inputs = inputs_of(model, [one.ids for one in shorter], decoder)
+        inputs = model.rows([one.ids for one in shorter], decoder)
         found = read_logits(model, inputs, reads_of(model, shorter, decoder))
         values[rows] = (found[:, target.answer] - found[:, target.other]).float().cpu()
     return values

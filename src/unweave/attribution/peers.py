@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unweave.attribution.attribute import BASELINE, RULES, BaselineName, attribute
 from unweave.attribution.deletion import Areas, areas, metrics
-from unweave.attribution.target import Target, find_targets, inputs_of, reads_of
+from unweave.attribution.target import Target, find_targets, reads_of
 from unweave.attribution.texts import Encoded, Word, blank, read_text
 from unweave.baselines import ZERO, activations
 from unweave.decompose.ruleset import RuleSet
@@ -207,10 +207,10 @@ def integrated_gradients(model: Model, text: Encoded, target: Target, steps: int
     from captum.attr import IntegratedGradients  # pyright: ignore[reportMissingImports]
 
     point = Point("embed", 0, "enc" if model.network.encoder is not None else "")
-    inputs, read = inputs_of(model, [text.ids], None), reads_of(model, [text], None)
+    inputs, read = model.rows([text.ids]), reads_of(model, [text], None)
     whole, start = (
         activations(model, some, [point])[point]
-        for some in (inputs, inputs_of(model, [blank(model, text)], None))
+        for some in (inputs, model.rows([blank(model, text)]))
     )
 
     def metric(embedding: Float[Tensor, "row position d_model"]) -> Float[Tensor, " row"]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from unweave.attribution.texts import Encoded
 from unweave.baselines import ZERO
 from unweave.errors import UnweaveError
-from unweave.model.model import Model, pad
+from unweave.model.model import Model
 from unweave.model.program import Inputs, run
 from unweave.model.weights import Linear
 from unweave.patching.ablation import Patch
@@ -34,33 +34,12 @@ class Target:
     metric: float
 
 
-def inputs_of(model: Model, rows: Sequence[Sequence[int]], decoder: Sequence[int] | None) -> Inputs:
-    """Token rows as inputs, with the decoder's tokens so far for an encoder-decoder."""
-    inputs = pad(rows, model.network.device)
-    if model.network.encoder is None:
-        return inputs
-    prefix = decoder_start(model) if decoder is None else list(decoder)
-    side = pad([prefix] * len(rows), model.network.device)
-    return Inputs(inputs.mask, inputs.tokens, decoder=side)
-
-
-def decoder_start(model: Model) -> list[int]:
-    """The token that a decoder begins with: BART's is its end token, T5's and Marian's padding."""
-    names = ("eos_token_id",) if model.architecture == "bart" else ("pad_token_id",)
-    found = [getattr(model.tokenizer, name, None) for name in names]
-    if found[0] is None:
-        raise UnweaveError(
-            f"{model.name} is an encoder-decoder: give the decoder's tokens so far as decoder=[…]"
-        )
-    return [found[0]]
-
-
 def reads_of(
     model: Model, texts: Sequence[Encoded], decoder: Sequence[int] | None
 ) -> Int[Tensor, " batch"]:
     """Where the output is read: the decoder's last token in an encoder-decoder."""
     if model.network.encoder is not None and not model.network.head.first:
-        last = len(decoder_start(model) if decoder is None else decoder) - 1
+        last = 0 if decoder is None else len(decoder) - 1
         reads = [last] * len(texts)
     else:
         reads = [text.read for text in texts]
@@ -90,7 +69,7 @@ def find_targets(
     if not any(isinstance(step, Linear) for step in model.network.head.steps):
         raise UnweaveError(f"{model.name} has no output head to explain")
     ids = [text.ids for text in texts]
-    found = read_logits(model, inputs_of(model, ids, decoder), reads_of(model, texts, decoder))
+    found = read_logits(model, model.rows(ids, decoder), reads_of(model, texts, decoder))
     targets = []
     for text, row in zip(texts, found, strict=True):
         best = [int(i) for i in row.topk(min(3, len(row))).indices]

@@ -80,7 +80,7 @@ def read_text(model: Model, text: str, truncate: bool = False) -> Encoded:
     if not text.strip():
         raise UnweaveError("the text is empty: give at least one word")
     ids, spans = model.encode(text)
-    limit = token_limit(model)
+    limit = model.token_limit
     if limit is not None and len(ids) > limit:
         if not truncate:
             raise UnweaveError(
@@ -95,13 +95,6 @@ def read_text(model: Model, text: str, truncate: bool = False) -> Encoded:
         raise UnweaveError(f"the text {text!r} has no tokens: give at least one word")
     read = _read(model, ids)
     return Encoded(text, tuple(ids), tuple(spans), _words(model, text, ids, spans, read), read)
-
-
-def token_limit(model: Model) -> int | None:
-    """How many tokens a text may have; None where positions are not learned one by one."""
-    stack = model.network.encoder or model.network.body
-    table = stack.embedding.positions
-    return None if table is None else len(table) - stack.embedding.position_offset
 
 
 def blank(model: Model, text: Encoded) -> list[int]:

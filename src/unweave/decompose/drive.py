@@ -75,11 +75,9 @@ def drive(job: Job, collectors: Callable[[slice], Sequence[Collector]]) -> float
     """
     check_devices(job.network, job.inputs, job.baseline)
     causal = job.network.body.blocks[0].attention.causal
-    starts = shared_starts(
-        [first_position(s, job.inputs, job.positions, causal) for s in job.sources],
-        *job.inputs.mask.shape,
-        job.network.device,
-    )
+    examples, positions = job.inputs.mask.shape
+    firsts = [first_position(s, job.inputs, job.positions, causal) for s in job.sources]
+    starts = shared_starts(firsts, examples, positions, job.network.device)
     order = _order(job, starts)
     budget, done, count, worst = job.budget, 0, len(job.inputs.mask), 0.0
     with progress("Pushing relevance forward", count) as advance:

@@ -67,7 +67,7 @@ class Model:
             return x
         if isinstance(x, Tensor):
             tokens = x if x.ndim == 2 else x[None]
-            return pad([row.tolist() for row in tokens], self.network.device)
+            return self.rows([row.tolist() for row in tokens])
         texts = [x] if isinstance(x, str) else list(x)
         if not texts:
             raise UnweaveError("no text given: expected a string, a list of strings or a tensor")
@@ -75,7 +75,48 @@ class Model:
         for text, row in zip(texts, rows, strict=True):
             if not row:
                 raise UnweaveError(f"text {text!r} has no tokens: give at least one word")
-        return pad(rows, self.network.device)
+        return self.rows(rows)
+
+    def rows(self, rows: Sequence[Sequence[int]], decoder: Sequence[int] | None = None) -> Inputs:
+        """Token ids as inputs on the model's device.
+
+        Args:
+            decoder: An encoder-decoder's decoder tokens so far; its start token unless given.
+
+        Raises:
+            UnweaveError: For a row that is longer than the model's limit.
+        """
+        limit = self.token_limit
+        for number, row in enumerate(rows):
+            if limit is not None and len(row) > limit:
+                raise UnweaveError(
+                    f"text {number + 1} of {len(rows)} has {len(row)} tokens and {self.name} takes "
+                    f"at most {limit}: shorten it"
+                )
+        inputs = pad(rows, self.network.device)
+        if self.network.encoder is None:
+            return inputs
+        prefix = [self.decoder_start()] if decoder is None else list(decoder)
+        side = pad([prefix] * len(rows), self.network.device)
+        return replace(inputs, decoder=side)
+
+    @property
+    def token_limit(self) -> int | None:
+        """How many tokens a text may have; None where positions are not learned one by one."""
+        stack = self.network.encoder or self.network.body
+        table = stack.embedding.positions
+        return None if table is None else len(table) - stack.embedding.position_offset
+
+    def decoder_start(self) -> int:
+        """The token that a decoder begins with: BART's is its end token, others' is padding."""
+        name = "eos_token_id" if self.architecture == "bart" else "pad_token_id"
+        found = getattr(self.tokenizer, name, None)
+        if found is None:
+            raise UnweaveError(
+                f"{self.name} is an encoder-decoder whose tokenizer has no {name}: give the "
+                "decoder's tokens so far as decoder=[…]"
+            )
+        return found
 
     def logits(
         self, x: "str | Sequence[str] | Tensor | Inputs"

@@ -50,6 +50,7 @@ def page_data(run: Run) -> dict[str, Any]:
             "evaluation": _evaluation(evaluation),
             "comparison": run.comparison,
             "patterns": _patterns(run),
+            "words": record.get("words"),
             "prompts": {split: _prompts(run, split) for split in ("discover", "evaluate")},
         }
     )

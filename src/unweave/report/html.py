@@ -34,6 +34,7 @@ SCRIPTS = (
     "heatmap.js",
     "panels.js",
     "texts.js",
+    "words.js",
     "compare.js",
     "main.js",
 )
@@ -44,6 +45,7 @@ _RUN_SECTIONS = (
     ("roc", "ROC"),
     ("runtime", "Runtime"),
     ("chance", "Chance"),
+    ("words", "Words"),
     ("prompts", "Prompts"),
     ("reproduce", "Reproduce"),
 )

@@ -16,6 +16,7 @@ from unweave.model.model import Model
 from unweave.runs.folder import RunFolder
 from unweave.runs.patterns import head_patterns
 from unweave.runs.plan import Plan, Stage, set_up
+from unweave.runs.words import word_scores
 from unweave.sites import Site, parse
 from unweave.tasks.file import find_task
 from unweave.tasks.task import Task
@@ -80,7 +81,11 @@ def discover(
     if folder is not None:
         folder.save_scores(scores)
         folder.save_patterns(head_patterns(model, stage.judge.batch.clean, nodes))
-        folder.finish(circuit, _record(plan, task, stage, options, rounds, curve, clock))
+        say("Scoring the words of one prompt")
+        words = word_scores(model, stage.judge.batch)
+        clock.lap("words")
+        record = _record(plan, task, stage, options, rounds, curve, clock)
+        folder.finish(circuit, {**record, "words": words})
     return circuit
 
 

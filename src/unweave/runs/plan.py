@@ -76,6 +76,11 @@ def plan_nodes(plan: Plan, model: Model, positions: tuple[str, ...]) -> tuple[Si
         raise UnweaveError(
             f"granularity {plan.granularity!r}: expected {' or '.join(GRANULARITIES)}"
         )
+    if plan.granularity == "head@position" and model.family == "encoder-decoder":
+        raise UnweaveError(
+            f"granularity head@position: {model.name} reads one text and writes another, whose "
+            "positions have no names in common; use head"
+        )
     sites = model.heads() + (model.mlps() if plan.mlps else [])
     sites.sort(key=lambda site: site.point.depth)
     if plan.granularity == "head":

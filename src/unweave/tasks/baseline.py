@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from unweave.baselines import ZERO, Baseline, counterfactual, means
+from unweave.baselines import ZERO, Baseline, counterfactual, means, side_of
 from unweave.batch import Batch
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
@@ -41,7 +41,9 @@ def task_baseline(
             return found
         where = aligned_positions(batch.clean, batch.corrupted)
         rows = torch.arange(len(where), device=where.device)[:, None]
-        return replace(found, values={p: x[rows, where] for p, x in found.values.items()})
+        there = {p for p in found.values if side_of(p, batch.clean) is batch.clean}
+        values = {p: x[rows, where] if p in there else x for p, x in found.values.items()}
+        return replace(found, values=values)
     if not batch.aligned:
         raise UnweaveError(
             f"task {task.name}: clean and corrupted prompts differ in length, so a mean over "

@@ -11,7 +11,7 @@ from torch import Tensor
 from unweave.batch import Batch, Readout
 from unweave.errors import UnweaveError
 from unweave.metrics import Metric
-from unweave.model.model import Model, pad
+from unweave.model.model import Model
 from unweave.model.weights import Linear
 from unweave.registry import nearest
 from unweave.tasks.prompt import OTHERS, Answer, Prompt, Span
@@ -40,8 +40,8 @@ def encode(
     offset from it; "end" is where the metric reads.
 
     Raises:
-        UnweaveError: When an answer is not a single token, a text has no tokens, or a position
-            has none.
+        UnweaveError: When an answer is not a single token, a text has no tokens or too many, or a
+            position has none.
     """
     clean, spans = words.model.encode(prompt.clean)
     corrupted, _ = words.model.encode(prompt.corrupted)
@@ -51,6 +51,12 @@ def encode(
     ):
         if not ids:
             raise UnweaveError(f"the {noun} text {text!r} has no tokens: give at least one word")
+        limit = words.model.token_limit
+        if limit is not None and len(ids) > limit:
+            raise UnweaveError(
+                f"the {noun} text {text[:60]!r} has {len(ids)} tokens and {words.model.name} takes "
+                f"at most {limit}: shorten it"
+            )
     if prompt.distractors == (OTHERS,) and not words.model.network.head.first:
         raise UnweaveError(
             f"lines with text and label are for a classifier, {words.model.name} is none: choose "
@@ -99,8 +105,8 @@ def to_batch(
         return torch.tensor(values, device=device)
 
     return Batch(
-        clean=pad([row.clean for row in rows], device),
-        corrupted=pad([row.corrupted for row in rows], device),
+        clean=words.model.rows([row.clean for row in rows]),
+        corrupted=words.model.rows([row.corrupted for row in rows]),
         readout=Readout(
             metric,
             _ragged([row.answers for row in rows], device),
@@ -128,14 +134,19 @@ def group_of(template: str, clean: Sequence[int], corrupted: Sequence[int]) -> i
 
 
 def _read(model: Model, ids: list[int]) -> int:
-    """Where the answer is read: the end, a classifier's first token, a masked model's mask."""
+    """Where the answer is read: the end, a classifier's first token, a masked model's mask.
+
+    An encoder-decoder reads the text in its encoder, and answers after its decoder's start token.
+    """
     if model.family == "decoder":
         return len(ids) - 1
+    if model.family == "encoder-decoder":
+        return 0
     if model.family == "encoder" and model.network.head.first:
         return 0
     mask = getattr(model.tokenizer, "mask_token_id", None)
     if model.family != "encoder" or mask is None:
-        raise UnweaveError(f"{model.name} is of the family {model.family}: a task needs a decoder")
+        raise UnweaveError(f"{model.name} is of the family {model.family}: a task needs text")
     if mask not in ids:
         raise UnweaveError(
             f"{model.name} is a masked language model: put {model.decode(mask)} into the prompt "

@@ -71,6 +71,7 @@ function runPage(run) {
   rocPanel(byId("roc-plot"), run);
   runtimePanel(byId("runtime-plot"), run);
   chancePanel(byId("chance-plot"), run);
+  wordsPanel(byId("words-list"), run);
   promptsPanel(byId("prompts-list"), run);
 }
 
