@@ -336,8 +336,13 @@ def test_two_thousand_nodes_stay_usable(browser: Any, tmp_path: Path) -> None:
 @needs_browser
 def test_runs_side_by_side(browser: Any, tmp_path: Path) -> None:
     first, second = write_run(tmp_path / "a"), write_run(tmp_path / "b", seed=0, size=10)
+    third = write_run(
+        tmp_path / "c", 28, 9, 40, ("IO", "S1", "S1+1", "S2", "end", "14", "15", "16")
+    )
+    assert write_report([first, second, third]).stat().st_size < 6_000_000
     page = open_page(browser, write_report([first, second]))
     assert page.locator("#circuits svg").count() == 2
+    assert page.locator("#circuits .edges path").count()
     assert lines(page, "curves") == 2
     assert "10 of 14 nodes are in every circuit" in page.locator("#shared").inner_text()
     page.locator("#shared select").select_option("2")

@@ -25,11 +25,16 @@ MOST_PROMPTS = 100  # a split
 PATTERN_BYTES = 300_000
 
 
-def page_data(run: Run) -> dict[str, Any]:
-    """What the page draws, as plain data without NaN or infinities."""
+def page_data(run: Run, alone: bool = True) -> dict[str, Any]:
+    """What the page draws, as plain data without NaN or infinities.
+
+    Args:
+        alone: Beside other runs, only a circuit's own edges are drawn, and no attention.
+    """
     record, evaluation = run.record, run.evaluation
     found = places(run.ranking, run.example)
     index = {site: i for i, site in enumerate(run.ranking)}
+    linked = index if alone else {site: index[site] for site in run.circuit.nodes}
     return plain(
         {
             "name": run.name,
@@ -45,11 +50,11 @@ def page_data(run: Run) -> dict[str, Any]:
                 {"name": p, "index": context_index(p, run.example)} for p in found.positions
             ],
             "nodes": _nodes(run, found),
-            "edges": _edges(run, index),
+            "edges": _edges(run, linked),
             "iterations": _iterations(run, index),
             "evaluation": _evaluation(evaluation),
             "comparison": run.comparison,
-            "patterns": _patterns(run),
+            "patterns": _patterns(run, PATTERN_BYTES if alone else 0),
             "words": record.get("words"),
             "prompts": {split: _prompts(run, split) for split in ("discover", "evaluate")},
         }
@@ -157,11 +162,10 @@ def _evaluation(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: record[name] for name in names if record.get(name)}
 
 
-def _patterns(run: Run) -> dict[str, Any]:
+def _patterns(run: Run, room: int) -> dict[str, Any]:
     """Attention as one byte an entry, the most important heads first while they fit."""
     tokens = run.example.get("tokens") or []
     data: dict[str, str] = {}
-    room = PATTERN_BYTES
     for site in run.ranking:
         name = site.partition("@")[0]
         pattern = run.patterns.get(name)

@@ -102,10 +102,10 @@ def is_comparison(folder: Path) -> bool:
 
 def page(runs: Sequence[Run]) -> str:
     """The page as text."""
-    data = [page_data(run) for run in runs]
+    one = len(runs) == 1
+    data = [page_data(run, alone=one) for run in runs]
     script = "(() => {\n'use strict';\n" + "\n".join(map(_read, SCRIPTS)) + "\n})();"
     style = _read("style.css")
-    one = len(runs) == 1
     names = list(dict.fromkeys(f"{run.about('task')} in {run.about('model')}" for run in runs))
     library = get_plotlyjs()
     return (

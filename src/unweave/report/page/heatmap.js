@@ -55,12 +55,15 @@ function roundName(step, i) {
 /** Values by row and column, with the nodes behind each cell. */
 function gather(net, run, values, at) {
   const mlp = run.nodes.kind.includes("mlp");
-  const columns = [...Array.from({length: run.heads}, (_, h) => String(h)), ...(mlp ? ["MLP"] : [])];
+  const heads = Array.from({length: run.heads}, (_, h) => String(h));
+  // Heads of cross-attention stand beside those of the same layer.
+  const cross = run.nodes.kind.includes("cross") ? heads.map((h) => "×" + h) : [];
+  const columns = [...heads, ...cross, ...(mlp ? ["MLP"] : [])];
   const grid = run.rows.map(() => columns.map(() => null));
   let largest = 0;
   for (const node of net.nodes) {
     const value = values[node.i];
-    const column = node.kind === "mlp" ? run.heads : node.kind === "head" ? node.unit : -1;
+    const column = columns.indexOf({mlp: "MLP", head: String(node.unit), cross: "×" + node.unit}[node.kind]);
     if (node.row === null || column < 0 || !isNumber(value) || (at !== null && node.position !== at)) continue;
     const cell = grid[node.row][column] || (grid[node.row][column] = {value: 0, nodes: []});
     cell.value += value;
@@ -76,7 +79,7 @@ function heatmap(run, {columns, grid, largest}, step, width, axis) {
     const kept = names.map((_, i) => i).filter((i) => i % every === 0 || (every > 1 && i === names.length - 1));
     return {tickvals: kept, ticktext: kept.map((i) => literal(names[i]))};
   };
-  const told = (name, r, c) => `layer ${run.rows[r]}, ${name === "MLP" ? "MLP" : "head " + name}: ${signed(grid[r][c]?.value)}`;
+  const told = (name, r, c) => `layer ${run.rows[r]}, ${name === "MLP" ? name : "head " + name}: ${signed(grid[r][c]?.value)}`;
   const chosen = new Set(step.selected), dropped = new Set(step.dropped);
   const kept = (n) => chosen.has(n.i) && !dropped.has(n.i);
   return {
