@@ -132,3 +132,14 @@ def test_compare_into_a_file(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert compare("--out", str(tmp_path / "file"), "--methods", "eap") == 2
     assert "is a file" in capsys.readouterr().err
+
+
+def test_tasks_of_different_models_need_a_model(capsys):
+    assert cli.main(["compare", "ioi", "wired-induction"]) == 2
+    assert "wired-induction on wired-induction" in capsys.readouterr().err
+
+
+def test_a_task_is_compared_on_its_own_model(tmp_path, capsys):
+    few = ["--n-discover", "4", "--n-evaluate", "4", "--draws", "1", "--methods", "cdt,random"]
+    assert cli.main(["compare", "wired-induction", *few, "--out", str(tmp_path), "-q"]) == 0
+    assert "wired-induction, wired-induction, mean ablation" in capsys.readouterr().out

@@ -18,8 +18,12 @@ def compare(
         str, typer.Option(help="Names with commas between; all methods unless given.")
     ] = "",
     model: Annotated[
-        str, typer.Option(help="A short name, a hub name, a folder or a .gguf file.")
-    ] = "smollm2-135m",
+        str | None,
+        typer.Option(
+            help="A short name, a hub name, a folder or a .gguf file [default: the tasks' own].",
+            show_default=False,
+        ),
+    ] = None,
     seeds: Annotated[str, typer.Option(help="Numbers with commas between.")] = "0",
     out: Annotated[
         Path | None,
@@ -58,6 +62,7 @@ def compare(
     from unweave.model.loading import load
     from unweave.progress import silent
 
+    model = model or _own_model(tasks)
     nodes = "heads+mlps" if mlps else "heads"
     budget = Budget(_baseline(baseline), n_discover, n_evaluate, nodes, draws)
     plan = Plan(tuple(tasks), methods_named(methods), model, _seeds(seeds), budget)
@@ -79,6 +84,20 @@ def compare(
     console.print(f"Cells and compare.json: {folder}", soft_wrap=True)
     if all("error" in row for row in record["rows"]):
         raise typer.Exit(1)
+
+
+def _own_model(tasks: Sequence[str]) -> str:
+    """The model that all of the tasks are run on unless told otherwise."""
+    from unweave.tasks.file import find_task
+
+    own = {name: find_task(name).own_model for name in tasks}
+    if len(set(own.values())) > 1:
+        listed = ", ".join(f"{name} on {model}" for name, model in own.items())
+        raise UnweaveError(
+            f"these tasks are run on different models ({listed}): compare those of one model, or "
+            "give --model"
+        )
+    return next(iter(own.values()))
 
 
 def tables(record: Mapping[str, Any]) -> list[Any]:

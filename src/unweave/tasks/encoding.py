@@ -80,9 +80,9 @@ def encode(
         token = words.model.decode(both.pop())
         raise UnweaveError(f"an answer and a distractor both begin with the token {token!r}")
     read_corrupted = _read(words.model, corrupted)
-    return Encoded(
-        clean, corrupted, answers, others, read, read_corrupted, positions | {"end": read}
-    )
+    if words.model.family != "encoder-decoder":  # whose answer stands in another text
+        positions["end"] = read
+    return Encoded(clean, corrupted, answers, others, read, read_corrupted, positions)
 
 
 def to_batch(

@@ -25,7 +25,7 @@ function figure(host, title, make, click) {
     // A finger scrolls the page; only a mouse draws a frame to zoom in.
     const still = !matchMedia("(pointer: fine)").matches;
     const axis = (name, more) => ({
-      title: {text: name, standoff: 6}, fixedrange: still, zeroline: false,
+      title: {text: name, standoff: 6}, fixedrange: still, zeroline: false, automargin: true,
       gridcolor: colour("soft"), tickcolor: colour("line"), linecolor: colour("line"), ...more,
     });
     const {data, height, layout} = make(width, axis);

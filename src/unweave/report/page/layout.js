@@ -14,7 +14,7 @@ function place(run, net, width) {
   const wide = (width - left - right) / columns;
   const slot = (n) => {
     if (n.kind === "mlp" || n.kind === "neuron") return run.heads + (n.kind === "neuron" ? ((n.unit * 0.618) % 1) - 0.5 : 0);
-    return n.kind === "stream" ? slots - 1 : n.unit;
+    return n.kind === "stream" ? slots - 1 : n.unit + (n.kind === "cross" ? 0.4 : 0);
   };
   const lift = {mlp: 0.42, neuron: 0.42, cross: 0.2};
   const base = top + 22 + (rows - 1) * step + step / 2;
