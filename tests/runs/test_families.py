@@ -124,6 +124,16 @@ def test_texts_beyond_the_limit_are_named(tmp_path: Path) -> None:
         model.logits(["w1", "w9 " * 100])
 
 
+def test_answers_and_targets_that_no_token_stands_for(tmp_path: Path) -> None:
+    model = made("t5", None)
+    with pytest.raises(UnweaveError, match="'nothere' is not in the vocabulary of t5"):
+        attribute(model, "w1 w2", "nothere")
+    file = Path(write(tmp_path / "prompts.jsonl", model))
+    file.write_text(file.read_text().replace('"answer": "w', '"answer": "x'))
+    with pytest.raises(UnweaveError, match="is not in the vocabulary of t5"):
+        discover(model, str(file), Plan(str(file), "t5", discover=4, evaluate=4))
+
+
 def test_positions_of_two_texts_have_no_names(tmp_path: Path) -> None:
     model = made("t5", None)
     file = write(tmp_path / "prompts.jsonl", model)

@@ -137,7 +137,8 @@ def test_answers_of_several_tokens(file, tokenized):
     assert validate(file) == []
     (problem,) = validate(file, model)
     assert problem.line == 2
-    assert "answer ' isareis' is" in problem.reason
+    assert "' isareis' is 3 tokens" in problem.reason
+    assert "choose a single-token answer" in problem.reason
     assert "--first-token" in problem.reason
     with pytest.raises(UnweaveError, match="' isareis' is"):
         _batches(file, model, False)

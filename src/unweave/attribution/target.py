@@ -103,14 +103,7 @@ def _output(model: Model, text: Encoded, wanted: str | int, outputs: int) -> int
     if labels:
         return labels.index(wanted)
     context = text.text if model.family == "decoder" else ""
-    tokens = Words(model).after(context, wanted)
-    if len(tokens) != 1:
-        pieces = "|".join(model.decode(token) for token in tokens)
-        raise UnweaveError(
-            f"{wanted!r} is {len(tokens)} tokens for {model.name} ({pieces}): choose a word of "
-            "one token, mind the leading space"
-        )
-    return tokens[0]
+    return Words(model).token(context, wanted, "choose a word of one token, mind the leading space")
 
 
 def _name(model: Model, output: int) -> str:

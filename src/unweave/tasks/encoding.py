@@ -174,15 +174,11 @@ def _id(words: Words, prompt: Prompt, text: Answer, noun: str, first_token: bool
         return labels.index(text)
     # A masked answer stands alone: the tokens around it are not its context.
     context = prompt.clean if words.model.family == "decoder" else ""
-    tokens = words.after(context, text)
-    if len(tokens) == 1 or (first_token and tokens):
-        return tokens[0]
-    pieces = "|".join(words.model.decode(token) for token in tokens)
-    raise UnweaveError(
-        f"{noun} {text!r} is {len(tokens)} tokens for {words.model.name} ({pieces}): choose a "
-        "single-token word, or let its first token stand for it with first_token=True "
-        "(--first-token)"
+    remedy = (
+        f"choose a single-token {noun}, or let its first token stand for it with "
+        "first_token=True (--first-token)"
     )
+    return words.token(context, text, remedy, first_token)
 
 
 def _outputs(model: Model) -> int:

@@ -56,6 +56,24 @@ class Words:
         merged = whole[: len(known)] != known
         return self._ids(text) if merged else whole[len(known) :]
 
+    def token(self, context: str, text: str, remedy: str, first: bool = False) -> int:
+        """The one token that `text` is after `context`.
+
+        Args:
+            remedy: What to do about a text of several tokens.
+            first: Whether the first of several stands for all.
+
+        Raises:
+            UnweaveError: When it is no single token, or one that the tokenizer does not know.
+        """
+        tokens, name = self.after(context, text), self.model.name
+        if tokens and tokens[0] == self._unknown:
+            raise UnweaveError(f"{text!r} is not in the vocabulary of {name}: choose another word")
+        if len(tokens) == 1 or (first and tokens):
+            return tokens[0]
+        pieces = "|".join(self.model.decode(token) for token in tokens)
+        raise UnweaveError(f"{text!r} is {len(tokens)} tokens for {name} ({pieces}): {remedy}")
+
     def pieces(self, text: str) -> list[Span]:
         """The characters that each token of a text covers, special tokens left out."""
         return [span for _, span in self._tokens(text)]
