@@ -52,7 +52,7 @@ def halfway(q: Any, k: Any, v: Any, totals: Any) -> Any:
 TRIED = {
     "attention=values": values_only,
     "attention=halfway": halfway,
-    "clamp=last": frozenset({"mlp.after"}),
+    "clamp=last": frozenset({"mlp.add"}),
 }
 # From the two ends one change at a time, then mixtures.
 SETS = """
