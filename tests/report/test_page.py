@@ -232,7 +232,8 @@ def test_print_shows_light_paper(browser: Any, report: Path) -> None:
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator("nav").is_visible()
-    assert colours(page)[:2] == ["rgb(255, 255, 255)"] * 2
+    white = "every((now) => now === 'rgb(255, 255, 255)')"
+    page.wait_for_function(f"() => ({COLOURS})().slice(0, 2).{white}")
     # On paper, figures are drawn anew as wide as it is; afterwards they are as before.
     page = open_page(browser, report, scheme="dark")
     before, width = colours(page), "document.querySelector('#faithfulness-plot .plot').layout.width"
