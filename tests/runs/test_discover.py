@@ -8,17 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from unweave.circuits import Circuit, Scores
+from unweave.circuits import Circuit
 from unweave.errors import UnweaveError
 from unweave.methods import cdt
 from unweave.methods.eliminate import WORST, eliminate, nested, polish, standard
-from unweave.methods.method import Problem
+from unweave.methods.method import Problem, methods
 from unweave.model.loading import load
 from unweave.model.model import Model
 from unweave.patching.ablation import run_circuits
@@ -215,30 +216,34 @@ def test_polish_ends_where_no_single_change_pays(many: Problem) -> None:
 
 
 def test_what_follows_the_circuit_raises_and_lowers_in_turn() -> None:
-    names = ("a0.h0", "a0.h1", "a0.h2", "a0.h3", "a0.h4")
-    values = torch.tensor([4.0, -2.0, 1.0, 3.0, -9.0])
-    scores = Scores(names, values, values[:, None])
-    assert cdt.ranking(scores, cdt.Search()) == ["a0.h4", "a0.h0", "a0.h3", "a0.h1", "a0.h2"]
-    # a0.h4 was dropped on the way down, which cost 0.1: what was seen there counts, not its score.
-    steps = (
-        {"size": 2, "loss": 0.0, "faithfulness": 1.0, "removed": ()},
-        {"size": 1, "loss": 0.1, "faithfulness": 0.9, "removed": ("a0.h4",)},
-    )
-    one = cdt.Round(
-        targets=("logits",),
-        relevance={},
-        selected=("a0.h0", "a0.h4"),
-        steps=steps,
-        circuit=("a0.h0",),
-        dropped=("a0.h4",),
-        loss=0.1,
-        faithfulness=0.9,
-        error=0.05,
-        unit=10.0,
-    )
-    # 0.15 is missing: +0.1, +0.3, then too much by 0.25: −0.2 and, nothing else being left, +0.1.
-    order = cdt.ranking(scores, cdt.Search((one,), finished=True))
-    assert order == ["a0.h0", "a0.h4", "a0.h3", "a0.h1", "a0.h2"]
+    effect = {"a": 0.4, "b": -0.2, "c": 0.1, "d": 0.3, "e": -0.9, "f": 0.0}
+    asked = []
+
+    def measure(more: Sequence[str]) -> tuple[float, float]:
+        asked.append(tuple(more))
+        return 0.9 + sum(effect[name] for name in more), 0.05
+
+    # 0.15 is missing: a is 0.25 too much, b not enough, e 0.85 too much.
+    assert cdt.in_turn("abcdef", effect, measure, 10) == list("abecdf")
+    assert asked == [()]
+    assert cdt.in_turn("abcdef", effect, measure, 1) == list("abecdf")
+    assert asked[1:] == [(), ("a",), ("a", "b")]
+    # What is measured counts: a did nothing, so c and d are needed as well.
+    flat = lambda more: (0.9, 0.0)  # noqa: E731
+    assert cdt.in_turn("abcdef", effect, flat, 1) == list("acdbef")
+
+
+def test_nodes_after_the_circuit_keep_the_order_of_their_kind(many: Problem) -> None:
+    options = methods["cdt"].checked({})
+    scores = cdt.sweep(many, options)
+    found = cdt.search(many, scores, options)
+    order = cdt.ranking(scores, found)
+    assert sorted(order) == sorted(map(str, many.nodes))
+    assert order[: len(found.rounds[-1].circuit)] == list(found.rounds[-1].circuit)
+    again = cdt.search(many, scores, options, replace(found, after=()))
+    assert again == found
+    told = json.dumps(found.to_dict())
+    assert json.dumps(cdt.Search.from_dict(json.loads(told)).to_dict()) == told
 
 
 @pytest.mark.parametrize(

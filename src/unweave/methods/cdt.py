@@ -45,6 +45,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "normalise": False,
     "pairs": True,
 }
+_MEASURED = 30  # times that faithfulness is measured while the nodes after the circuit are ordered
 _HELP: Mapping[str, str] = {
     "rules": "rule set of the decomposition, e.g. removal, paper, 'paper, attention=frozen'",
     "sweep": "share of the prompts that the sweep scores on; refinement uses all of them",
@@ -62,12 +63,7 @@ _HELP: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Round:
-    """One iteration of Algorithm 1, as it went.
-
-    Args:
-        error: Standard error of the faithfulness, over the prompts it was measured on.
-        unit: What the metric changes by when faithfulness changes by 1.
-    """
+    """One iteration of Algorithm 1, as it went."""
 
     targets: tuple[str, ...]
     relevance: dict[str, float]
@@ -77,17 +73,21 @@ class Round:
     dropped: tuple[str, ...]
     loss: float
     faithfulness: float
-    error: float
-    unit: float
 
 
 @dataclass(frozen=True)
 class Search:
-    """The rounds so far; enough to go on from."""
+    """The rounds so far; enough to go on from.
+
+    Args:
+        pending: Steps of the round that is under way.
+        after: In the end, all nodes outside the last circuit, in their order.
+    """
 
     rounds: tuple[Round, ...] = ()
     finished: bool = False
     pending: tuple[dict[str, Any], ...] = ()
+    after: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -100,7 +100,8 @@ class Search:
             return tuple(tuples(v) for v in value) if isinstance(value, list) else value
 
         rounds = tuple(Round(**{k: tuples(v) for k, v in r.items()}) for r in record["rounds"])
-        return Search(rounds, record["finished"], tuples(record["pending"]))
+        pending, after = tuples(record["pending"]), tuples(record["after"])
+        return Search(rounds, record["finished"], pending, after)
 
 
 Save = Callable[[Search], None]
@@ -128,7 +129,8 @@ def search(
     found: Search | None = None,
     save: Save | None = None,
 ) -> Search:
-    """Phases 2–6, from the beginning or from where an earlier search was stopped.
+    """Phases 2–6, from the beginning or from where an earlier search was stopped; then the order of
+    the nodes that are left.
 
     Args:
         save: Called with the search so far after every step.
@@ -137,6 +139,9 @@ def search(
     against = standard(problem)
     while not found.finished:
         found = _round(problem, scores, options, against, found, save)
+        save(found)
+    if found.rounds and not found.after:
+        found = replace(found, after=_after(problem, scores, against, found))
         save(found)
     return found
 
@@ -179,8 +184,6 @@ def _round(
         dropped=tuple(str(n) for n in joined if n not in set(kept)),
         loss=float(against.loss(metric)[0]),
         faithfulness=float(against.faithfulness(metric)[0]),
-        error=float(against.error(metric)[0]),
-        unit=float(against.full.mean() - against.empty),
     )
     better = last is None or this.loss < last.loss
     rounds = (*found.rounds, this) if better else found.rounds
@@ -275,46 +278,66 @@ def _kept(
 
 
 def ranking(scores: Scores, found: Search) -> list[str]:
-    """Every node: the circuit's by how much they are missed, then the dropped, then the rest.
+    """Every node: the circuit's by how much they are missed, then those that follow it."""
+    return [*found.rounds[-1].circuit, *found.after] if found.rounds else scores.ranking()
 
-    Those that follow the circuit raise the metric or lower it, and would lead away from it in a
-    body. They keep their order, raising and lowering ones apart, and the next one is always of
-    the kind that brings faithfulness, as far as effects add, nearer to its aim: 1, and one
-    standard error more, since a circuit does a little worse on prompts that it was not found on.
-    """
-    if not found.rounds:
-        return scores.ranking()
-    order = list(found.rounds[-1].circuit)
-    value = dict(zip(scores.sources, scores.values.tolist(), strict=True))
-    effect = {name: one / found.rounds[-1].unit for name, one in value.items()}
+
+def _after(problem: Problem, scores: Scores, against: Standard, found: Search) -> tuple[str, ...]:
+    """The nodes outside the circuit: the dropped ones, the last first, then the rest by score."""
+    circuit = found.rounds[-1].circuit
+    unit = float(against.full.mean() - against.empty)
+    effect = {n: v / unit for n, v in zip(scores.sources, scores.values.tolist(), strict=True)}
+    order: list[str] = []
     for one in reversed(found.rounds):
         joined = (*one.circuit, *one.dropped)
         steps = [_read_step(step) for step in one.steps]
         order += map(str, nested([parse(name) for name in joined], steps)) if steps else joined
     for one in found.rounds:
+        # What was seen when a node left counts, not what it does in the whole model.
         for before, step in pairwise(one.steps):
             fall = before["faithfulness"] - step["faithfulness"]
             effect |= dict.fromkeys(step["removed"], fall / len(step["removed"]))
-    order = list(dict.fromkeys((*order, *scores.ranking())))
-    last = found.rounds[-1]
-    size = len(last.circuit)
-    aim = 1 + last.error - last.faithfulness
-    return order[:size] + _in_turn(order[size:], effect, aim)
+    names = [n for n in dict.fromkeys((*order, *scores.ranking())) if n not in set(circuit)]
+    with progress("Ordering the other nodes", len(names)) as advance:
+
+        def measure(more: Sequence[str]) -> tuple[float, float]:
+            advance(len(more) - measured[-1])
+            measured.append(len(more))
+            metric = problem.metric([tuple(map(parse, (*circuit, *more)))])
+            return float(against.faithfulness(metric)[0]), float(against.error(metric)[0])
+
+        measured = [0]
+        return tuple(in_turn(names, effect, measure, max(1, len(problem.nodes) // _MEASURED)))
 
 
-def _in_turn(names: Sequence[str], effect: Mapping[str, float], missing: float) -> list[str]:
-    """Raising nodes while something is missing, lowering ones otherwise, each in their order.
+def in_turn(
+    names: Sequence[str],
+    effect: Mapping[str, float],
+    measure: Callable[[Sequence[str]], tuple[float, float]],
+    every: int,
+) -> list[str]:
+    """Nodes after a circuit, raising and lowering ones each in their order, none of them in a body.
 
-    Those that do neither come last.
+    The next one is always of the kind that brings faithfulness nearer to its aim: 1, and one
+    standard error more, since a circuit does a little worse on prompts that it was not found on.
+    Effects do not add up for long, so it is measured again now and then.
+
+    Args:
+        effect: What a node adds to faithfulness; those that add nothing come last.
+        measure: Faithfulness and its standard error with these nodes after the circuit.
+        every: How many nodes later it is measured again.
     """
     raising = deque(name for name in names if effect[name] > 0)
     lowering = deque(name for name in names if effect[name] < 0)
-    order = []
-    while raising or lowering:
-        side = raising if raising and (missing > 0 or not lowering) else lowering
-        order.append(side.popleft())
+    order: list[str] = []
+    missing = 0.0
+    while raising and lowering:
+        if len(order) % every == 0:
+            faithfulness, error = measure(order)
+            missing = 1 + error - faithfulness
+        order.append((raising if missing > 0 else lowering).popleft())
         missing -= effect[order[-1]]
-    return order + [name for name in names if effect[name] == 0]
+    return [*order, *raising, *lowering, *(name for name in names if effect[name] == 0)]
 
 
 def _step_record(step: Step) -> dict[str, Any]:
