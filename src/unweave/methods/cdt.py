@@ -45,7 +45,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "normalise": False,
     "pairs": True,
 }
-_MEASURED = 30  # times that faithfulness is measured while the nodes after the circuit are ordered
+_STEP = 30  # after a 30th of the nodes, faithfulness is measured again (see `in_turn`)
 _HELP: Mapping[str, str] = {
     "rules": "rule set of the decomposition, e.g. removal, paper, 'paper, attention=frozen'",
     "sweep": "share of the prompts that the sweep scores on; refinement uses all of them",
@@ -307,7 +307,7 @@ def _after(problem: Problem, scores: Scores, against: Standard, found: Search) -
             return float(against.faithfulness(metric)[0]), float(against.error(metric)[0])
 
         measured = [0]
-        return tuple(in_turn(names, effect, measure, max(1, len(problem.nodes) // _MEASURED)))
+        return tuple(in_turn(names, effect, measure, max(1, len(problem.nodes) // _STEP)))
 
 
 def in_turn(
@@ -325,16 +325,17 @@ def in_turn(
     Args:
         effect: What a node adds to faithfulness; those that add nothing come last.
         measure: Faithfulness and its standard error with these nodes after the circuit.
-        every: How many nodes later it is measured again.
+        every: How many nodes later it is measured again, less often as nodes come to matter less.
     """
     raising = deque(name for name in names if effect[name] > 0)
     lowering = deque(name for name in names if effect[name] < 0)
     order: list[str] = []
-    missing = 0.0
+    missing, due = 0.0, 0
     while raising and lowering:
-        if len(order) % every == 0:
+        if len(order) == due:
             faithfulness, error = measure(order)
             missing = 1 + error - faithfulness
+            due += max(every, due // 4)
         order.append((raising if missing > 0 else lowering).popleft())
         missing -= effect[order[-1]]
     return [*order, *raising, *lowering, *(name for name in names if effect[name] == 0)]
