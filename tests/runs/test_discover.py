@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from unweave.circuits import Circuit
+from unweave.circuits import Circuit, Scores
 from unweave.errors import UnweaveError
 from unweave.methods import cdt
 from unweave.methods.eliminate import WORST, eliminate, nested, polish, standard
