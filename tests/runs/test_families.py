@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from unweave import attribute
 from unweave.errors import UnweaveError
 from unweave.methods.method import methods
+from unweave.model.loading import load
 from unweave.model.model import Model
 from unweave.report.html import write_report
 from unweave.runs.discover import discover
@@ -132,6 +133,14 @@ def test_answers_and_targets_that_no_token_stands_for(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"answer": "w', '"answer": "x'))
     with pytest.raises(UnweaveError, match="is not in the vocabulary of t5"):
         discover(model, str(file), Plan(str(file), "t5", discover=4, evaluate=4))
+
+
+def test_half_of_a_real_classifiers_heads_are_enough() -> None:
+    model = load("question-classifier")
+    plan = Plan("question-type", model.name, options={"max_size": 2}, evaluate=50)
+    circuit = discover(model, "question-type", plan)
+    assert len(circuit.nodes) <= len(model.heads()) / 2
+    assert abs(1 - circuit.faithfulness) <= 0.1
 
 
 def test_positions_of_two_texts_have_no_names(tmp_path: Path) -> None:

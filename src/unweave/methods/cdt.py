@@ -45,11 +45,13 @@ _DEFAULTS: Mapping[str, Any] = {
     "normalise": False,
     "pairs": True,
 }
+_SMALL = 12  # a fraction is of no fewer nodes: small models are searched whole
 _STEP = 30  # after a 30th of the nodes, faithfulness is measured again (see `in_turn`)
 _HELP: Mapping[str, str] = {
     "rules": "rule set of the decomposition, e.g. removal, paper, 'paper, attention=frozen'",
     "sweep": "share of the prompts that the sweep scores on; refinement uses all of them",
-    "select": "who joins: top:N, fraction:F, percentile:P or outliers:Z (standard deviations)",
+    "select": "who joins: top:N, fraction:F (12 nodes at least), percentile:P or outliers:Z "
+    "(standard deviations)",
     "refine": "eliminate (nested circuits, size weighed), greedy (the paper's) or none",
     "price": "faithfulness that one more node must be worth (eliminate)",
     "tolerance": "stop once |1 − faithfulness| is below this",
@@ -230,7 +232,7 @@ def _select(values: Float[Tensor, " node"], nodes: Sequence[Site], rule: str) ->
     if kind == "top":
         count = int(number)
     elif kind == "fraction":
-        count = max(1, round(number * len(nodes)))
+        count = max(_SMALL, round(number * len(nodes)))
     elif kind == "percentile":
         count = int((values >= torch.quantile(values, min(number, 100.0) / 100)).sum())
     else:
