@@ -24,6 +24,8 @@ from unweave.tasks.accuracy import task_accuracy
 from unweave.tasks.task import tasks
 from unweave.tasks.words import Words
 
+LAYERS, HEADS, WIDTH = 6, 8, 256
+PROMPTS, BATCH = 8000, 48  # of each task, in all and in a step
 TASKS = ("ioi", "greater-than", "docstring", "induction")
 
 
@@ -41,9 +43,9 @@ def train(rows: dict[str, list[list[int]]], vocabulary: int, options: argparse.N
     config = GPT2Config(
         vocab_size=vocabulary,
         n_positions=128,
-        n_embd=options.width,
-        n_layer=options.layers,
-        n_head=options.heads,
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=HEADS,
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
@@ -51,14 +53,14 @@ def train(rows: dict[str, list[list[int]]], vocabulary: int, options: argparse.N
         eos_token_id=0,
     )
     network = GPT2LMHeadModel(config).to(options.device)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=options.rate, weight_decay=0.01)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.01)
     warm = options.steps // 20 + 1
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda i: min(1, (i + 1) / warm) * (1 - i / options.steps)
     )
     rng, began = Random(1), time.perf_counter()
     for step in range(options.steps):
-        drawn = [row for some in rows.values() for row in rng.choices(some, k=options.batch)]
+        drawn = [row for some in rows.values() for row in rng.choices(some, k=BATCH)]
         inputs = pad(drawn, options.device)
         tokens, mask = inputs.tokens, inputs.mask[:, 1:]
         with torch.autocast(torch.device(options.device).type, torch.bfloat16):
@@ -83,19 +85,12 @@ def train(rows: dict[str, list[list[int]]], vocabulary: int, options: argparse.N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tokenizer", default="smollm2-135m", help="a model that has it")
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--batch", type=int, default=48, help="prompts of each task in a step")
-    parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--prompts", type=int, default=8000, help="prompts of each task in all")
     parser.add_argument("--out", type=Path, default=Path("gpt2-like"))
     options = parser.parse_args()
     torch.manual_seed(0)
-    source, rng = load(options.tokenizer), Random(0)
-    rows = {name: texts(source, name, options.prompts, rng) for name in TASKS}
+    source, rng = load("smollm2-135m"), Random(0)
+    rows = {name: texts(source, name, PROMPTS, rng) for name in TASKS}
     print({name: len(some) for name, some in rows.items()}, flush=True)
     vocabulary = len(source.network.body.embedding.tokens)
     train(rows, vocabulary, options).save_pretrained(options.out)

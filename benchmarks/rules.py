@@ -6,7 +6,7 @@
 
 For every task and seed: one-pass scores by each rule set, scores of the peers (EAP, EAP-IG, exact
 patching, random), and Algorithm 1 with each refinement, all as CMD and k95 on held-out prompts.
-Seeds 0–2 and from 100 on are for choosing; those that are reported draw other prompts.
+Seeds 0–2, 50–52 and from 100 on are for choosing; those that are reported draw other prompts.
 """
 
 import argparse

@@ -19,7 +19,6 @@ from unweave.model.model import Model
 from unweave.report.html import write_report
 from unweave.runs.discover import discover
 from unweave.runs.plan import Plan, set_up
-from unweave.sites import Site
 from unweave.tasks.file import find_task
 
 MASKED = [("bert", "masked lm"), ("distilbert", "masked lm"), ("electra", "generator")]
@@ -157,4 +156,3 @@ def test_cross_attention_is_among_the_nodes(tmp_path: Path) -> None:
     stage = set_up(Plan(file, "t5", discover=4, evaluate=4), model, find_task(file))
     kinds = {(node.point.stack, node.point.kind) for node in stage.find.nodes}
     assert kinds == {("enc", "z"), ("", "z"), ("", "cz")}
-    assert all(isinstance(node, Site) for node in stage.find.nodes)

@@ -81,12 +81,10 @@ def read_text(model: Model, text: str, truncate: bool = False) -> Encoded:
         raise UnweaveError("the text is empty: give at least one word")
     ids, spans = model.encode(text)
     limit = model.token_limit
-    if limit is not None and len(ids) > limit:
-        if not truncate:
-            raise UnweaveError(
-                f"{_short(text)} has {len(ids)} tokens and {model.name} takes at most {limit}: "
-                "shorten it, or cut it with truncate=True (--truncate)"
-            )
+    if not truncate:
+        remedy = "shorten it, or cut it with truncate=True (--truncate)"
+        model.check_length(len(ids), _short(text), remedy)
+    elif limit is not None and len(ids) > limit:
         # A special token at the end stays there.
         tail = 1 if spans[-1] == (0, 0) else 0
         ids = [*ids[: limit - tail], *ids[len(ids) - tail :]]

@@ -300,15 +300,16 @@ def _after(problem: Problem, scores: Scores, against: Standard, found: Search) -
             fall = before["faithfulness"] - step["faithfulness"]
             effect |= dict.fromkeys(step["removed"], fall / len(step["removed"]))
     names = [n for n in dict.fromkeys((*order, *scores.ranking())) if n not in set(circuit)]
+    done = 0
     with progress("Ordering the other nodes", len(names)) as advance:
 
         def measure(more: Sequence[str]) -> tuple[float, float]:
-            advance(len(more) - measured[-1])
-            measured.append(len(more))
+            nonlocal done
+            advance(len(more) - done)
+            done = len(more)
             metric = problem.metric([tuple(map(parse, (*circuit, *more)))])
             return float(against.faithfulness(metric)[0]), float(against.error(metric)[0])
 
-        measured = [0]
         return tuple(in_turn(names, effect, measure, max(1, len(problem.nodes) // _STEP)))
 
 

@@ -86,13 +86,8 @@ class Model:
         Raises:
             UnweaveError: For a row that is longer than the model's limit.
         """
-        limit = self.token_limit
         for number, row in enumerate(rows):
-            if limit is not None and len(row) > limit:
-                raise UnweaveError(
-                    f"text {number + 1} of {len(rows)} has {len(row)} tokens and {self.name} takes "
-                    f"at most {limit}: shorten it"
-                )
+            self.check_length(len(row), f"text {number + 1} of {len(rows)}")
         inputs = pad(rows, self.network.device)
         if self.network.encoder is None:
             return inputs
@@ -106,6 +101,14 @@ class Model:
         stack = self.network.encoder or self.network.body
         table = stack.embedding.positions
         return None if table is None else len(table) - stack.embedding.position_offset
+
+    def check_length(self, tokens: int, what: str, remedy: str = "shorten it") -> None:
+        """Raises when a text has more tokens than the model takes."""
+        limit = self.token_limit
+        if limit is not None and tokens > limit:
+            raise UnweaveError(
+                f"{what} has {tokens} tokens and {self.name} takes at most {limit}: {remedy}"
+            )
 
     def decoder_start(self) -> int:
         """The token that a decoder begins with: BART's is its end token, others' is padding."""

@@ -51,12 +51,7 @@ def encode(
     ):
         if not ids:
             raise UnweaveError(f"the {noun} text {text!r} has no tokens: give at least one word")
-        limit = words.model.token_limit
-        if limit is not None and len(ids) > limit:
-            raise UnweaveError(
-                f"the {noun} text {text[:60]!r} has {len(ids)} tokens and {words.model.name} takes "
-                f"at most {limit}: shorten it"
-            )
+        words.model.check_length(len(ids), f"the {noun} text {text[:60]!r}")
     if prompt.distractors == (OTHERS,) and not words.model.network.head.first:
         raise UnweaveError(
             f"lines with text and label are for a classifier, {words.model.name} is none: choose "
