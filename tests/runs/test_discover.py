@@ -216,21 +216,28 @@ def test_polish_ends_where_no_single_change_pays(many: Problem) -> None:
 
 
 def test_what_follows_the_circuit_raises_and_lowers_in_turn() -> None:
-    effect = {"a": 0.4, "b": -0.2, "c": 0.1, "d": 0.3, "e": -0.9, "f": 0.0}
-    asked = []
+    effect = {"a": 0.4, "b": -0.2, "c": 0.1, "d": 0.3, "e": -0.9, "f": 0.0, "g": 0.5}
 
-    def measure(more: Sequence[str]) -> tuple[float, float]:
-        asked.append(tuple(more))
-        return 0.9 + sum(effect[name] for name in more), 0.05
+    def measure(more: Sequence[str]) -> float:
+        return 0.15 - sum(effect[name] for name in more)
 
     # 0.15 is missing: a is 0.25 too much, b not enough, e 0.85 too much.
-    assert cdt.in_turn("abcdef", effect, measure, 10) == list("abecdf")
-    assert asked == [()]
-    assert cdt.in_turn("abcdef", effect, measure, 1) == list("abecdf")
-    assert asked[1:] == [(), ("a",), ("a", "b")]
-    # What is measured counts: a did nothing, so c and d are needed as well.
-    flat = lambda more: (0.9, 0.0)  # noqa: E731
-    assert cdt.in_turn("abcdef", effect, flat, 1) == list("acdbef")
+    assert cdt.in_turn("", "abcdef", effect, measure) == list("abecdf")
+    # What is measured counts: a, c and d did nothing, so g comes before b.
+    assert cdt.in_turn("", "abcdefg", effect, lambda more: 0.75) == list("acdgbef")
+
+
+def test_tried_nodes_follow_as_they_are_needed() -> None:
+    effect = {"a": 0.4, "b": -0.2, "c": 0.1, "d": 0.0, "e": -0.1, "f": 0.3}
+    asked = []
+
+    def measure(more: Sequence[str]) -> float:
+        asked.append(len(more))
+        return 0.15 - sum(effect[name] for name in more)
+
+    # 0.15 is missing: c, then 0.05 are: b would be 0.25 too far, e 0.15, a 0.35 …
+    assert cdt.in_turn("abcd", "ef", effect, measure) == list("cbaefd")
+    assert asked == [0, 3]
 
 
 def test_nodes_after_the_circuit_keep_the_order_of_their_kind(many: Problem) -> None:

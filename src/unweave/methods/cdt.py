@@ -22,7 +22,16 @@ from torch import Tensor
 from unweave.circuits import Scores
 from unweave.decompose.api import relevance
 from unweave.errors import UnweaveError
-from unweave.methods.eliminate import WORST, Standard, Step, eliminate, nested, polish, standard
+from unweave.methods.eliminate import (
+    ROUNDING,
+    WORST,
+    Standard,
+    Step,
+    eliminate,
+    nested,
+    polish,
+    standard,
+)
 from unweave.methods.method import Method, Problem, methods
 from unweave.progress import progress
 from unweave.registry import nearest
@@ -46,7 +55,9 @@ _DEFAULTS: Mapping[str, Any] = {
     "pairs": True,
 }
 _SMALL = 12  # a fraction is of no fewer nodes: small models are searched whole
-_STEP = 30  # after a 30th of the nodes, faithfulness is measured again (see `in_turn`)
+# The order of the nodes outside the circuit (see `in_turn`).
+_TRIED = 24  # so many are tried one by one; of the others an effect is known from elsewhere
+_SOON = 3  # faithfulness is measured again after so many nodes, then less and less often
 _HELP: Mapping[str, str] = {
     "rules": "rule set of the decomposition, e.g. removal, paper, 'paper, attention=frozen'",
     "sweep": "share of the prompts that the sweep scores on; refinement uses all of them",
@@ -300,48 +311,61 @@ def _after(problem: Problem, scores: Scores, against: Standard, found: Search) -
             fall = before["faithfulness"] - step["faithfulness"]
             effect |= dict.fromkeys(step["removed"], fall / len(step["removed"]))
     names = [n for n in dict.fromkeys((*order, *scores.ranking())) if n not in set(circuit)]
+    kept, tried = tuple(map(parse, circuit)), names[:_TRIED]
+    gains = against.faithfulness(problem.toggled(kept, list(map(parse, tried))))
+    gains -= against.faithfulness(problem.metric([kept]))
+    gains[gains.abs() <= ROUNDING] = 0.0
+    effect |= dict(zip(tried, gains.tolist(), strict=True))
     done = 0
     with progress("Ordering the other nodes", len(names)) as advance:
 
-        def measure(more: Sequence[str]) -> tuple[float, float]:
+        def missing(more: Sequence[str]) -> float:
             nonlocal done
             advance(len(more) - done)
             done = len(more)
-            metric = problem.metric([tuple(map(parse, (*circuit, *more)))])
-            return float(against.faithfulness(metric)[0]), float(against.error(metric)[0])
+            metric = problem.metric([(*kept, *map(parse, more))])
+            # A circuit does a little worse on prompts that it was not found on.
+            aim = 1 + float(against.error(metric)[0])
+            return aim - float(against.faithfulness(metric)[0])
 
-        return tuple(in_turn(names, effect, measure, max(1, len(problem.nodes) // _STEP)))
+        return tuple(in_turn(tried, names[_TRIED:], effect, missing))
 
 
 def in_turn(
-    names: Sequence[str],
+    tried: Sequence[str],
+    others: Sequence[str],
     effect: Mapping[str, float],
-    measure: Callable[[Sequence[str]], tuple[float, float]],
-    every: int,
+    measure: Callable[[Sequence[str]], float],
 ) -> list[str]:
-    """Nodes after a circuit, raising and lowering ones each in their order, none of them in a body.
+    """Nodes after a circuit, so that faithfulness stays near its aim.
 
-    The next one is always of the kind that brings faithfulness nearer to its aim: 1, and one
-    standard error more, since a circuit does a little worse on prompts that it was not found on.
-    Effects do not add up for long, so it is measured again now and then.
+    The next of those that were tried is the one whose effect is nearest to what is missing. Then
+    the others, raising and lowering ones each in their order, none of them in a body: always the
+    kind that brings faithfulness nearer. Effects do not add up for long, so what is missing is
+    measured again: soon at first, then less often, as nodes come to matter less.
 
     Args:
+        tried: Nodes whose effect was seen just after the circuit.
         effect: What a node adds to faithfulness; those that add nothing come last.
-        measure: Faithfulness and its standard error with these nodes after the circuit.
-        every: How many nodes later it is measured again, less often as nodes come to matter less.
+        measure: What faithfulness lacks of its aim with these nodes after the circuit.
     """
-    raising = deque(name for name in names if effect[name] > 0)
-    lowering = deque(name for name in names if effect[name] < 0)
+    left = [name for name in tried if effect[name]]
+    raising = deque(name for name in others if effect[name] > 0)
+    lowering = deque(name for name in others if effect[name] < 0)
     order: list[str] = []
     missing, due = 0.0, 0
-    while raising and lowering:
+    while left or (raising and lowering):
         if len(order) == due:
-            faithfulness, error = measure(order)
-            missing = 1 + error - faithfulness
-            due += max(every, due // 4)
-        order.append((raising if missing > 0 else lowering).popleft())
+            missing = measure(order)
+            due += max(_SOON, due // 4)
+        if left:
+            order.append(min(left, key=lambda name: abs(missing - effect[name])))
+            left.remove(order[-1])
+        else:
+            order.append((raising if missing > 0 else lowering).popleft())
         missing -= effect[order[-1]]
-    return [*order, *raising, *lowering, *(name for name in names if effect[name] == 0)]
+    idle = (name for name in (*tried, *others) if not effect[name])
+    return [*order, *raising, *lowering, *idle]
 
 
 def _step_record(step: Step) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from torch import Tensor
 from unweave.methods.gradients import differences, metric_gradients, node_products, parts
 from unweave.methods.method import Problem, normalised
 from unweave.patching.ablation import keep_masks
-from unweave.patching.toggles import run_toggles
 from unweave.sites import Site
 
+ROUNDING = 1e-6  # a smaller difference in faithfulness may be float32's
 WORST = 0.8  # past this loss a circuit explains nothing, and its order does not matter
 # Up to this size a step tries every node; above it, blocks (one node in so many) of those that do
 # least, then the first few by one backward pass.
@@ -142,9 +142,7 @@ def _next(
         if block is not None:
             return block
         chosen = _ordered(nodes, against.select(some).loss(metric - effects))[:_TRIED]
-    metric = run_toggles(
-        problem.model, problem.batch, nodes, chosen, problem.points, problem.baseline
-    )
+    metric = problem.toggled(nodes, chosen)
     losses = against.loss(metric)
     best, second = losses.argsort(stable=True)[:2].tolist()
     if not every and len(nodes) > _FEW:
@@ -208,9 +206,7 @@ def polish(
         tried = [*(kept if len(kept) > 1 else ()), *(others if len(kept) < limit else ())]
         if not tried:
             break
-        metric = run_toggles(
-            problem.model, problem.batch, kept, tried, problem.points, problem.baseline
-        )
+        metric = problem.toggled(kept, tried)
         losses = against.loss(metric).tolist()
         own = set(kept)
         gains = [
@@ -218,7 +214,7 @@ def polish(
             for node, one in zip(tried, losses, strict=True)
         ]
         best = max(range(len(tried)), key=lambda i: gains[i])
-        if gains[best] <= 1e-6:  # more than rounding
+        if gains[best] <= ROUNDING:
             break
         node, loss = tried[best], losses[best]
         source, to = (kept, others) if node in own else (others, kept)

@@ -1,6 +1,6 @@
 """What every method is given, and the registry of methods."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from unweave.errors import UnweaveError
 from unweave.graph import Graph
 from unweave.model.model import Model
 from unweave.patching.ablation import run_circuits
+from unweave.patching.toggles import run_toggles
 from unweave.registry import Registry, nearest
 from unweave.sites import Point, Site
 
@@ -47,6 +48,12 @@ class Problem:
     def metric(self, circuits: list[tuple[Site, ...]]) -> Float[Tensor, "circuit batch"]:
         """The metric of each circuit, all other nodes ablated."""
         return run_circuits(self.model, self.batch, circuits, self.points, self.baseline)
+
+    def toggled(
+        self, circuit: Sequence[Site], nodes: Sequence[Site]
+    ) -> Float[Tensor, "node batch"]:
+        """The metric of a circuit without each of its own nodes, and with each of the others."""
+        return run_toggles(self.model, self.batch, circuit, nodes, self.points, self.baseline)
 
     def faithfulness(self, circuits: list[tuple[Site, ...]]) -> Float[Tensor, " circuit"]:
         """`(m(C) − m(∅)) / (m(M) − m(∅))` of mean metrics (METHOD.md §9)."""
