@@ -235,12 +235,14 @@ def test_tried_nodes_follow_as_they_are_needed() -> None:
         asked.append(len(more))
         return 0.15 - sum(effect[name] for name in more)
 
-    # 0.15 is missing: c, then 0.05 are: b would be 0.25 too far, e 0.15, a 0.35 …
+    # 0.15 is missing: c is nearest. Then 0.05: b is 0.25 away, a 0.35. d does nothing.
     assert cdt.in_turn("abcd", "ef", effect, measure) == list("cbaefd")
     assert asked == [0, 3]
 
 
-def test_nodes_after_the_circuit_keep_the_order_of_their_kind(many: Problem) -> None:
+def test_every_node_is_ranked_and_the_order_after_the_circuit_can_be_made_again(
+    many: Problem,
+) -> None:
     options = methods["cdt"].checked({})
     scores = cdt.sweep(many, options)
     found = cdt.search(many, scores, options)

@@ -296,26 +296,21 @@ def ranking(scores: Scores, found: Search) -> list[str]:
 
 
 def _after(problem: Problem, scores: Scores, against: Standard, found: Search) -> tuple[str, ...]:
-    """The nodes outside the circuit: the dropped ones, the last first, then the rest by score."""
+    """The nodes outside the circuit: the dropped ones, the last first, and the rest by score, are
+    put into the order of `in_turn`.
+    """
     circuit = found.rounds[-1].circuit
-    unit = float(against.full.mean() - against.empty)
-    effect = {n: v / unit for n, v in zip(scores.sources, scores.values.tolist(), strict=True)}
     order: list[str] = []
     for one in reversed(found.rounds):
         joined = (*one.circuit, *one.dropped)
         steps = [_read_step(step) for step in one.steps]
         order += map(str, nested([parse(name) for name in joined], steps)) if steps else joined
-    for one in found.rounds:
-        # What was seen when a node left counts, not what it does in the whole model.
-        for before, step in pairwise(one.steps):
-            fall = before["faithfulness"] - step["faithfulness"]
-            effect |= dict.fromkeys(step["removed"], fall / len(step["removed"]))
     names = [n for n in dict.fromkeys((*order, *scores.ranking())) if n not in set(circuit)]
-    kept, tried = tuple(map(parse, circuit)), names[:_TRIED]
+    kept, tried, others = tuple(map(parse, circuit)), names[:_TRIED], names[_TRIED:]
     gains = against.faithfulness(problem.toggled(kept, list(map(parse, tried))))
     gains -= against.faithfulness(problem.metric([kept]))
     gains[gains.abs() <= ROUNDING] = 0.0
-    effect |= dict(zip(tried, gains.tolist(), strict=True))
+    effect = _effects(scores, against, found) | dict(zip(tried, gains.tolist(), strict=True))
     done = 0
     with progress("Ordering the other nodes", len(names)) as advance:
 
@@ -328,7 +323,18 @@ def _after(problem: Problem, scores: Scores, against: Standard, found: Search) -
             aim = 1 + float(against.error(metric)[0])
             return aim - float(against.faithfulness(metric)[0])
 
-        return tuple(in_turn(tried, names[_TRIED:], effect, missing))
+        return tuple(in_turn(tried, others, effect, missing))
+
+
+def _effects(scores: Scores, against: Standard, found: Search) -> dict[str, float]:
+    """What a node adds to faithfulness: as it was seen to leave, else in the whole model."""
+    unit = float(against.full.mean() - against.empty)
+    effect = {n: v / unit for n, v in zip(scores.sources, scores.values.tolist(), strict=True)}
+    for one in found.rounds:
+        for before, step in pairwise(one.steps):
+            fall = before["faithfulness"] - step["faithfulness"]
+            effect |= dict.fromkeys(step["removed"], fall / len(step["removed"]))
+    return effect
 
 
 def in_turn(
