@@ -14,7 +14,7 @@ import pytest
 from unweave.errors import UnweaveError
 from unweave.evaluate.cells import Budget
 from unweave.evaluate.compare import Plan, compare
-from unweave.evaluate.summary import summary, value_at
+from unweave.evaluate.summary import row, summary, value_at
 from unweave.methods.method import Method, methods
 from unweave.model.loading import load
 
@@ -30,11 +30,11 @@ def test_table_and_figures(tmp_path):
         "summary": record["summary"],
         "figures": record["figures"],
     }
-    row = next(row for row in record["summary"] if row["method"] == "patching")
-    assert row["auc"] == 1.0
-    assert row["k95"] == 2
-    assert row["forwards"] > 0
-    assert 0 <= row["cmd"] < 0.2
+    own = next(one for one in record["summary"] if one["method"] == "patching")
+    assert own["auc"] == 1.0
+    assert own["k95"] == 2
+    assert own["forwards"] > 0
+    assert 0 <= own["cmd"] < 0.2
     figures = record["figures"]
     assert {dot["method"] for dot in figures["runtime_against_auc"]} == {"eap", "patching"}
     lines = {line["line"] for line in figures["faithfulness_against_size"]}
@@ -149,3 +149,15 @@ def test_means_over_seeds():
     assert found[0]["cmd"] == pytest.approx(0.2)
     assert found[0]["k95"] is None
     assert found[0]["spread"]["cmd"] == pytest.approx(0.2 / 2**0.5)
+
+
+def test_misses_of_two_seeds_do_not_cancel():
+    curve = {"cmd": 0.1, "cpr": 0.9, "k80": 1, "k95": 1}
+    cell = {"task": "t", "method": "m", "curve": curve, "roc": {}, "circuit": ["a0.h0"]}
+    cells = [
+        cell | {"seed": seed, "faithfulness": f, "seconds": 1.0, "curves": {}}
+        for seed, f in enumerate((1.1, 0.9))
+    ]
+    found = summary([row(cell, {"error": "none"}, None) for cell in cells])[0]
+    assert found["faithfulness"] == pytest.approx(1.0)
+    assert found["off"] == pytest.approx(0.1)

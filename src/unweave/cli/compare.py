@@ -122,14 +122,15 @@ def tables(record: Mapping[str, Any]) -> list[Any]:
         table.add_column("method", no_wrap=True)
         auc = ["AUC"] if known else []
         faithful = f"f at {at}"
-        for name in ("CMD", "CPR", "k80", "k95", *auc, faithful, "beats", "s", "passes"):
+        for name in ("CMD", "CPR", "k80", "k95", *auc, faithful, "|1−f|", "beats", "s", "fwd"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in rows:
             table.add_row(row["method"], *_cells(row, known))
         table.caption = (
-            "f: faithfulness of a circuit of that size; beats: share of random circuits of that "
-            "size that it is more faithful than / closer to 1 than; s, passes: time to score, in "
-            f"seconds and in plain forward passes; means of {len(record['seeds'])} seed(s)"
+            "f: faithfulness of a circuit of that size, and how far it is from 1; beats: share of "
+            "random circuits of that size that it is more faithful than / closer to 1 than; s, "
+            "fwd: time to score, in seconds and in plain forward passes; "
+            f"means of {len(record['seeds'])} seed(s)"
         )
         table.caption_justify = "left"
         found.append(table)
@@ -152,9 +153,9 @@ def _cells(row: Mapping[str, Any], known: bool) -> Sequence[str]:
         _figure(row, "k95", ".0f"),
     ]
     if known:
-        figures.append(_figure(row, "auc", ".3f"))
+        figures.append(_figure(row, "auc", ".2f"))
     beats = f"{_figure(row, 'beaten', '.0%')}/{_figure(row, 'farther', '.0%')}"
-    figures += [_figure(row, "faithfulness", ".3f"), beats]
+    figures += [_figure(row, "faithfulness", ".3f"), _figure(row, "off", ".3f"), beats]
     return [*figures, _figure(row, "seconds", ".2f"), _figure(row, "forwards", ".1f")]
 
 

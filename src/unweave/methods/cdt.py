@@ -6,6 +6,7 @@
 4. The circuit is refined: nodes that are not missed leave.
 5. It ends when the circuit is faithful, when it did not improve, or when nothing is upstream.
 6. Otherwise what joined becomes the target, and its relevance is looked up in the same sweep.
+7. The nodes that are left follow in an order that keeps faithfulness near 1.
 """
 
 import math
@@ -142,8 +143,7 @@ def search(
     found: Search | None = None,
     save: Save | None = None,
 ) -> Search:
-    """Phases 2–6, from the beginning or from where an earlier search was stopped; then the order of
-    the nodes that are left.
+    """Phases 2–7, from the beginning or from where an earlier search was stopped.
 
     Args:
         save: Called with the search so far after every step.
