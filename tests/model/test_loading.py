@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from oracles.closeness import assert_close
 from oracles.tiny_folders import GPT2, LENS, TOKENS, lens_folder, lens_state, words
 from oracles.transformer_lens import forward
 
@@ -35,7 +36,7 @@ def test_object_is_shared_not_copied() -> None:
     assert head.weight is model.network.body.embedding.tokens  # tied, and one object
     with torch.no_grad():
         expected = reference(TOKENS).logits
-    assert (model.logits(TOKENS) - expected).abs().max() < 1e-5
+    assert_close(model.logits(TOKENS), expected)
     assert oracle(reference) is reference
     assert model.name == "GPT2LMHeadModel"
     assert from_transformers(reference, name="mine").name == "mine"
@@ -78,7 +79,7 @@ def test_folder(saved: Path) -> None:
     model = load(saved)
     with torch.no_grad():
         expected = build(GPT2)(TOKENS).logits
-    assert (model.logits(TOKENS) - expected).abs().max() < 1e-5
+    assert_close(model.logits(TOKENS), expected)
     assert torch.equal(oracle(str(saved))(TOKENS).logits, build(GPT2)(TOKENS).logits)
     assert load(saved, dtype=torch.float64).network.dtype == torch.float64
 
@@ -132,13 +133,13 @@ def test_minilm_equals_transformers() -> None:
     inputs = model.inputs(["a short text", "another text that is somewhat longer"])
     with torch.no_grad():
         hidden = reference(inputs.tokens, attention_mask=inputs.mask.long()).last_hidden_state
-    assert (model.logits(inputs) - hidden)[inputs.mask].abs().max() <= 1e-3
+    assert_close(model.logits(inputs)[inputs.mask], hidden[inputs.mask])
     assert model.family == "encoder"
 
 
 def test_transformer_lens_folder(tmp_path: Path, unreachable: None) -> None:
     model = load(lens_folder(tmp_path))
-    assert (model.logits(TOKENS)[0] - forward(LENS, lens_state(), TOKENS[0])).abs().max() < 1e-5
+    assert_close(model.logits(TOKENS)[0], forward(LENS, lens_state(), TOKENS[0]))
     assert model.tokenizer is None
     with pytest.raises(UnweaveError, match="transformers has no class to compare it with"):
         oracle(tmp_path)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from oracles.closeness import assert_close
 
 from unweave.errors import UnweaveError
 from unweave.model import sources
@@ -26,7 +27,7 @@ def test_equals_transformers(classifier):
         inputs = classifier.inputs(text)
         with torch.no_grad():
             theirs = reference(inputs.tokens, inputs.mask.long()).logits
-        assert torch.allclose(classifier.logits(text)[:, 0], theirs, atol=1e-5)
+        assert_close(classifier.logits(text)[:, 0], theirs)
 
 
 def test_equals_the_onnx_graph(classifier):
@@ -37,7 +38,7 @@ def test_equals_the_onnx_graph(classifier):
         ids = inputs.tokens.numpy()
         feed = {"input_ids": ids, "token_type_ids": 0 * ids}
         (theirs,) = session.run(None, feed | {"attention_mask": inputs.mask.long().numpy()})
-        assert torch.allclose(classifier.logits(text)[:, 0], torch.tensor(theirs), atol=1e-5)
+        assert_close(classifier.logits(text)[:, 0], torch.tensor(theirs))
 
 
 def test_names_and_classes(classifier):

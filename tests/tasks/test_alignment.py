@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from oracles.closeness import assert_close
 
 from unweave.baselines import activations
 from unweave.batch import Batch
@@ -80,7 +81,7 @@ def test_values_stand_at_their_counterparts(model: Model, batch: Batch) -> None:
         # Attention is causal: before they part, both prompts are one.
         shared = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
         assert torch.equal(found[row, :shared], other[row, :shared])
-        assert torch.allclose(found[row, :shared], own[row, :shared], atol=1e-5)
+        assert_close(found[row, :shared], own[row, :shared])
         assert torch.equal(found[row, len(ours) - 1], other[row, len(theirs) - 1])
 
 
