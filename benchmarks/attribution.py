@@ -3,7 +3,7 @@
     python benchmarks/attribution.py [--texts 100] [--rules]
 
 Prints the areas of each method, times as ratios to ours, and in how many texts ours is at least as
-good as integrated gradients. `--rules` measures rule sets and baselines instead: the choice of the
+good as integrated gradients. `--rules` measures rule sets and ablations instead: the choice of the
 default. Integrated gradients need captum (pip install 'unweave[peers]').
 """
 
@@ -17,9 +17,9 @@ from unweave.attribution.deletion import areas
 from unweave.attribution.peers import ranked
 from unweave.attribution.target import find_targets
 from unweave.attribution.texts import read_text
+from unweave.behaviours.task import tasks
 from unweave.model.loading import load
 from unweave.model.model import Model
-from unweave.tasks.task import tasks
 
 RULES = (
     "frozen",
@@ -81,14 +81,14 @@ def wins(model: Model, texts: list[str], ours, theirs) -> None:
 
 
 def measure_rules(model: Model, texts: list[str]) -> None:
-    print("deletion  insertion  gap     baseline  rules")
-    for baseline in ("padding", "zero"):
+    print("deletion  insertion  gap     ablation  rules")
+    for ablation in ("padding", "zero"):
         for rules in RULES:
-            found = attribute(model, texts, rules=rules, baseline=baseline)
+            found = attribute(model, texts, rules=rules, ablation=ablation)
             assert isinstance(found, list)
             one, other = each(model, texts, [a.scores for a in found]).mean(0).tolist()
             print(
-                f"{one:+8.3f}  {other:+9.3f}  {other - one:+.3f}  {baseline:8}  {rules}", flush=True
+                f"{one:+8.3f}  {other:+9.3f}  {other - one:+.3f}  {ablation:8}  {rules}", flush=True
             )
 
 

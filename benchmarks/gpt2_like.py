@@ -18,11 +18,11 @@ import torch
 from torch.nn import functional
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from unweave.behaviours.accuracy import task_accuracy
+from unweave.behaviours.task import tasks
+from unweave.behaviours.words import Words
 from unweave.model.loading import load
 from unweave.model.model import Model, pad
-from unweave.tasks.accuracy import task_accuracy
-from unweave.tasks.task import tasks
-from unweave.tasks.words import Words
 
 LAYERS, HEADS, WIDTH = 6, 8, 256
 PROMPTS, BATCH = 8000, 48  # of each task, in all and in a step

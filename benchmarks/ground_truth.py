@@ -12,17 +12,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from unweave.decompose.api import relevance
+from unweave.behaviours.file import find_task
+from unweave.behaviours.task import made
+from unweave.decomposition.api import relevance
 from unweave.errors import UnweaveError
-from unweave.evaluate.cells import Budget, Setting
-from unweave.evaluate.faithfulness import ABLATIONS, faithfulness_of
-from unweave.evaluate.roc import roc
-from unweave.methods.method import Problem, methods
-from unweave.model.built import tracr_programs
+from unweave.evaluation.faithfulness import ABLATIONS, faithfulness_of
+from unweave.evaluation.roc import roc
+from unweave.experiments.comparison_cells import Budget, Setting
 from unweave.model.loading import load
+from unweave.model.synthetic import tracr_programs
 from unweave.progress import silent
-from unweave.tasks.file import find_task
-from unweave.tasks.task import made
+from unweave.scores.problem import Problem, methods
 
 RULES = ("removal", "paper")
 
@@ -30,10 +30,10 @@ RULES = ("removal", "paper")
 def aucs(problem: Problem, known) -> list[str]:
     """One figure for each rule set and method, in the order of the table."""
     found = []
-    nodes, baseline = list(problem.nodes), problem.baseline
+    nodes, ablation = list(problem.nodes), problem.ablation
     for rules in RULES:
         scores = relevance(
-            problem.model, problem.batch, nodes, rules=rules, baseline=baseline, pairs=()
+            problem.model, problem.batch, nodes, rules=rules, ablation=ablation, pairs=()
         )
         found.append(roc(scores, known).auc)
     for name in methods:

@@ -15,7 +15,7 @@ import torch
 
 from unweave.batch import Readout
 from unweave.circuits import Scores
-from unweave.decompose.api import relevance
+from unweave.decomposition.api import relevance
 from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.loading import load
 from unweave.model.model import Model
@@ -39,7 +39,7 @@ def sweep(model: Model, tokens: torch.Tensor, readout: Readout, rules: str, memo
         before = status("VmRSS")
     began = time.perf_counter()
     scores = relevance(
-        model, tokens, "heads", readout, rules=rules, baseline="zero", pairs="heads", memory=memory
+        model, tokens, "heads", readout, rules=rules, ablation="zero", pairs="heads", memory=memory
     )
     seconds = time.perf_counter() - began
     gpu = device.type == "cuda"

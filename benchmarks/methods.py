@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable
 import torch
 import transformers
 
-from unweave.baselines import counterfactual
+from unweave.ablation import counterfactual
 from unweave.batch import Batch, Readout
 from unweave.graph import graph_of, graph_points
-from unweave.methods.method import Problem, methods
 from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.loading import from_transformers
 from unweave.model.model import Model
+from unweave.scores.problem import Problem, methods
 from unweave.sites import Point
 
 BATCH, LENGTH = 4, 16

@@ -21,20 +21,20 @@ from typing import Any
 
 import torch
 
+from unweave.behaviours.task import tasks
 from unweave.circuits import Scores
-from unweave.decompose.api import relevance
-from unweave.decompose.rules import attention_frozen, attention_removal
-from unweave.decompose.ruleset import RuleSet, find_rules
+from unweave.decomposition.api import relevance
+from unweave.decomposition.rules import attention_frozen, attention_removal
+from unweave.decomposition.ruleset import RuleSet, find_rules
 from unweave.errors import UnweaveError
-from unweave.evaluate.curves import faithfulness_curve
-from unweave.methods import cdt
-from unweave.methods.method import Problem, methods
+from unweave.evaluation.curves import faithfulness_curve
+from unweave.experiments.specification import Plan, set_up
 from unweave.model.loading import load
 from unweave.model.model import Model
 from unweave.model.weights import Linear
-from unweave.runs.plan import Plan, set_up
+from unweave.scores import cdt
+from unweave.scores.problem import Problem, methods
 from unweave.sites import Site, parse
-from unweave.tasks.task import tasks
 
 
 def values_only(q: Any, k: Any, v: Any, totals: Any) -> Any:
@@ -156,7 +156,7 @@ def score(find: Problem, rules: RuleSet, normalise: bool = False) -> Scores:
         find.batch,
         list(find.nodes),
         rules=rules,
-        baseline=find.baseline,
+        ablation=find.ablation,
         pairs=(),
         normalise=normalise,
     )
@@ -206,7 +206,7 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
         seed=seed,
         discover=options.prompts,
         evaluate=options.held_out,
-        baseline=options.baseline,
+        ablation=options.ablation,
     )
     stage = set_up(plan, model, tasks[name])
     find, judge, rows, orders = stage.find, stage.judge, [], {}
@@ -293,7 +293,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--prompts", type=int, default=None)
     parser.add_argument("--held-out", type=int, default=None)
-    parser.add_argument("--baseline", default="mean")
+    parser.add_argument("--ablation", default="mean")
     parser.add_argument(
         "--parts",
         nargs="+",

@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from unweave.batch import Readout
-from unweave.decompose.api import relevance
+from unweave.decomposition.api import relevance
 from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.loading import from_transformers
 from unweave.model.model import Model
@@ -53,7 +53,7 @@ def ratio(
 
     def sweep() -> object:
         return relevance(
-            model, clean, sources, readout, rules=rules, baseline=corrupted, pairs="heads"
+            model, clean, sources, readout, rules=rules, ablation=corrupted, pairs="heads"
         )
 
     reference(clean)
@@ -114,7 +114,7 @@ def cost(model: Model, batch: int, sources: list[str]) -> float:
     clean, corrupted, readout = prompts(batch, 16, 50257)
 
     def sweep() -> object:
-        return relevance(model, clean, sources, readout, rules="paper", baseline=corrupted)
+        return relevance(model, clean, sources, readout, rules="paper", ablation=corrupted)
 
     return statistics.median(timed(sweep, 3))
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from unweave.circuits import Circuit, Scores
-from unweave.evaluate.files import write_json
+from unweave.experiments.files import write_json
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=1'>"
 TEXTS = [

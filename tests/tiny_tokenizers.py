@@ -7,11 +7,11 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-import unweave.tasks
+import unweave.behaviours
 from unweave.model.loading import from_transformers
 from unweave.model.model import Model
 
-SOURCES = "\n".join(p.read_text() for p in Path(unweave.tasks.__path__[0]).glob("*.py"))
+SOURCES = "\n".join(p.read_text() for p in Path(unweave.behaviours.__path__[0]).glob("*.py"))
 WORDS = sorted(set(re.findall(r"[A-Za-z_]+", SOURCES)) | {"keys", "are"})
 PLURALS = [f"{word}s" for word in WORDS]
 CORPUS = [f"x {word}" for word in WORDS + PLURALS]

@@ -5,54 +5,52 @@ transformers.
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unweave.ablation import Ablation, counterfactual, means
     from unweave.attribution.attribute import attribute
-    from unweave.baselines import Baseline, counterfactual, means
     from unweave.batch import Batch, Readout
+    from unweave.behaviours.prompt import Prompt
+    from unweave.behaviours.task import task
     from unweave.circuits import Circuit, Scores
-    from unweave.decompose.api import decompose, relevance
-    from unweave.decompose.ruleset import RuleSet
-    from unweave.evaluate.api import Evaluation, evaluate
+    from unweave.decomposition.api import decompose, relevance
+    from unweave.decomposition.ruleset import RuleSet
+    from unweave.evaluation.api import Evaluation, evaluate
+    from unweave.experiments.discover import discover
+    from unweave.experiments.specification import Plan
     from unweave.model.loading import load
     from unweave.model.model import Model
-    from unweave.report.exchange import read_circuit
-    from unweave.runs.discover import discover
-    from unweave.runs.plan import Plan
-    from unweave.tasks.prompt import Prompt
-    from unweave.tasks.task import task
+    from unweave.report.circuit_files import read_circuit
 
 __version__ = "0.1.0"
 
 # Public name -> the module that defines it. A new name goes here, above and in `__all__`.
 _HOME = {
-    "Baseline": "unweave.baselines",
+    "Ablation": "unweave.ablation",
     "Batch": "unweave.batch",
     "Circuit": "unweave.circuits",
-    "Evaluation": "unweave.evaluate.api",
+    "Evaluation": "unweave.evaluation.api",
     "Model": "unweave.model.model",
-    "Plan": "unweave.runs.plan",
-    "Prompt": "unweave.tasks.prompt",
+    "Plan": "unweave.experiments.specification",
+    "Prompt": "unweave.behaviours.prompt",
     "Readout": "unweave.batch",
-    "RuleSet": "unweave.decompose.ruleset",
+    "RuleSet": "unweave.decomposition.ruleset",
     "Scores": "unweave.circuits",
     "attribute": "unweave.attribution.attribute",
-    "counterfactual": "unweave.baselines",
-    "decompose": "unweave.decompose.api",
-    "discover": "unweave.runs.discover",
-    "evaluate": "unweave.evaluate.api",
+    "counterfactual": "unweave.ablation",
+    "decompose": "unweave.decomposition.api",
+    "discover": "unweave.experiments.discover",
+    "evaluate": "unweave.evaluation.api",
     "load": "unweave.model.loading",
-    "means": "unweave.baselines",
-    "read_circuit": "unweave.report.exchange",
-    "relevance": "unweave.decompose.api",
-    "task": "unweave.tasks.task",
+    "means": "unweave.ablation",
+    "read_circuit": "unweave.report.circuit_files",
+    "relevance": "unweave.decomposition.api",
+    "task": "unweave.behaviours.task",
 }
 
 __all__ = [
-    "Baseline",
+    "Ablation",
     "Batch",
     "Circuit",
     "Evaluation",
@@ -86,18 +84,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Package(ModuleType):
-    """Keeps a public name when a folder is called the same.
-
-    Importing `unweave.decompose.split` makes Python set the attribute `decompose` of this package
-    to the folder, which would hide a function `unweave.decompose`; that one assignment is dropped.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

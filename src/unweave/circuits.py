@@ -26,7 +26,7 @@ class Scores:
         examples: The same for each example that was scored.
         targets: Site names of inner targets.
         pairs: By measure ("ratio", "share", "signed"): relevance of each source to each target.
-        about: Where the scores come from: method, rules, baseline, model.
+        about: Where the scores come from: method, rules, ablation, model.
         order: Sources in the order that the method itself ranks them, where that is not their
             magnitude; empty otherwise.
     """
@@ -115,7 +115,7 @@ class EdgeScores:
     Args:
         edges: Names such as `a0.h0->a5.h1<q>`, `input->m0`, `m11->logits`.
         values: Mean over examples of each edge's score.
-        about: Where the scores come from: method, baseline, model.
+        about: Where the scores come from: method, ablation, model.
     """
 
     edges: tuple[str, ...]

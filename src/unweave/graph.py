@@ -173,7 +173,7 @@ def _graph(shape: tuple[tuple[int, bool, bool], ...]) -> Graph:
 
 
 def graph_points(model: Model) -> tuple[Point, ...]:
-    """Where a baseline has to hold values for the edges of a model."""
+    """Where an ablation has to hold values for the edges of a model."""
     return tuple(graph_of(model).source_rows)
 
 

@@ -33,7 +33,7 @@ class Registry(Generic[T]):
 
     Args:
         noun: What an entry is called in error messages ("task").
-        package: The package whose modules register entries ("unweave.tasks").
+        package: The package whose modules register entries ("unweave.behaviours").
     """
 
     def __init__(self, noun: str, package: str) -> None:

@@ -8,14 +8,14 @@ from oracles.closeness import assert_close
 from oracles.patched import patched
 
 from unweave import cli
+from unweave.ablation import activations
 from unweave.attribution import attribute, compare
 from unweave.attribution.attribute import RULES
 from unweave.attribution.deletion import areas
 from unweave.attribution.peers import occlusion, ranked
 from unweave.attribution.target import find_targets
 from unweave.attribution.texts import blank, read_text
-from unweave.baselines import activations
-from unweave.decompose.api import decompose
+from unweave.decomposition.api import decompose
 from unweave.errors import UnweaveError
 from unweave.model.loading import load
 from unweave.sites import Point, Site
@@ -54,7 +54,7 @@ def test_pieces_are_merged_to_words(classifier):
 @pytest.mark.parametrize("rules", ["paper", PAPER, "paper, attention=frozen, clamp=none"])
 @pytest.mark.parametrize("level", [0, 1])
 def test_everything_relevant_gives_the_logits(classifier, rules, level):
-    for found in attribute(classifier, TEXTS, rules=rules, level=level, baseline="zero"):
+    for found in attribute(classifier, TEXTS, rules=rules, level=level, ablation="zero"):
         assert found.whole == pytest.approx(found.target.metric, abs=1e-6)
     inputs = classifier.inputs(TEXTS[2])
     everything = decompose(classifier, inputs, "embed", "logits", rules)
@@ -71,7 +71,7 @@ def test_every_span_is_complete(classifier):
 
 
 def test_removal_equals_plain_runs(classifier):
-    found = one(classifier, TEXTS[1], rules="removal", baseline="zero")
+    found = one(classifier, TEXTS[1], rules="removal", ablation="zero")
     inputs = classifier.inputs(TEXTS[1])
     goal = found.target
     for word, score in zip(found.words, found.scores, strict=True):
@@ -81,7 +81,7 @@ def test_removal_equals_plain_runs(classifier):
 
 
 def test_against_padding_both_directions_count(classifier):
-    found = one(classifier, TEXTS[1], rules="removal", baseline="padding")
+    found = one(classifier, TEXTS[1], rules="removal", ablation="padding")
     encoded, goal = read_text(classifier, TEXTS[1]), found.target
     text = classifier.inputs(torch.tensor([encoded.ids]))
     padding = classifier.inputs(torch.tensor([blank(classifier, encoded)]))
@@ -100,9 +100,9 @@ def test_against_padding_both_directions_count(classifier):
 
 
 @pytest.mark.parametrize("rules", ["frozen", PAPER, "removal"])
-@pytest.mark.parametrize("baseline", ["zero", "padding"])
-def test_batch_equals_one_at_a_time(classifier, rules, baseline):
-    options = {"rules": rules, "baseline": baseline}
+@pytest.mark.parametrize("ablation", ["zero", "padding"])
+def test_batch_equals_one_at_a_time(classifier, rules, ablation):
+    options = {"rules": rules, "ablation": ablation}
     for found, text in zip(attribute(classifier, TEXTS, **options), TEXTS, strict=True):
         alone = one(classifier, text, **options)
         assert found.text == text
@@ -127,7 +127,7 @@ def test_512_tokens_beside_one(classifier):
 
 def test_interaction_is_the_excess_of_the_joint_score(classifier):
     pair = ("main", "document")
-    found = one(classifier, TEXTS[1], phrases=pair, interactions=[pair], baseline="zero")
+    found = one(classifier, TEXTS[1], phrases=pair, interactions=[pair], ablation="zero")
     inputs = classifier.inputs(TEXTS[1])
     names = [["embed@4"], ["embed@8"], ["embed@4", "embed@8"]]
     rel = decompose(classifier, inputs, names, "logits", RULES).rel["logits"][:, 0, 0]
@@ -162,7 +162,7 @@ def test_language_model(smollm2):
         (["Who?", "--target", "generic", "--against", "generic"], "compared with itself"),
         (["Who?", "--phrase", "what"], "the phrase 'what' is 0 times in 'Who?'"),
         (["Who?", "--level", "5"], "resid5: this model has layers 0–2"),
-        (["Who?", "--baseline", "mean"], "expected padding or zero"),
+        (["Who?", "--ablation", "mean"], "expected padding or zero"),
         (["Who?", "--rules", "papr"], "unknown rule set 'papr': did you mean paper"),
         (["why " * 600], "has 602 tokens and question-classifier takes at most 512: shorten it"),
         ([], "give a text or a file"),

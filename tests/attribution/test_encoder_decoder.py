@@ -7,11 +7,11 @@ import torch
 from oracles.patched import patched
 from oracles.tiny import side_of, tiny_inputs, tiny_model, tiny_readout
 
-from unweave.baselines import counterfactual
+from unweave.ablation import counterfactual
 from unweave.batch import Batch
-from unweave.decompose.api import decompose, relevance
+from unweave.decomposition.api import decompose, relevance
 from unweave.metrics import LOGIT_DIFFERENCE
-from unweave.patching.ablation import run_circuits
+from unweave.patching.circuits import run_circuits
 from unweave.sites import Point, parse
 
 FAMILIES = ["t5", "marian", "bart"]
@@ -38,7 +38,7 @@ def test_removal_of_source_words_equals_patched_runs(name):
     model, batch = tiny_batch(name)
     words = [["enc.embed@0"], ["enc.embed@2", "enc.embed@3"], ["enc.resid1@1"]]
     sources = [*words, ["c0.h1"], ["c1.h0.v"]]
-    scores = relevance(model, batch, sources, rules="removal", baseline="counterfactual", pairs=())
+    scores = relevance(model, batch, sources, rules="removal", ablation="counterfactual", pairs=())
     points = {parse(site).point for source in sources for site in source}
     base = counterfactual(model, batch.corrupted, points).values
     whole = metric(batch, patched(model.network, batch.clean, [], {}))
@@ -63,9 +63,9 @@ def test_circuits_equal_patched_runs(name):
     model, batch = tiny_batch(name)
     heads = model.heads()
     points = {site.point for site in heads}
-    baseline = counterfactual(model, batch.corrupted, points)
+    ablation = counterfactual(model, batch.corrupted, points)
     circuits = [(), tuple(heads[::2]), (heads[0], heads[-1].at(1), heads[1].at(2))]
-    values = run_circuits(model, batch, circuits, points, baseline)
+    values = run_circuits(model, batch, circuits, points, ablation)
     for row, circuit in enumerate(circuits):
         kept = {(s.point, s.unit, s.position) for s in circuit}
         lengths = {p: side_of(p, batch.clean).mask.shape[1] for p in points}
@@ -75,5 +75,5 @@ def test_circuits_equal_patched_runs(name):
             for i in range(lengths[site.point])
             if not {(site.point, site.unit, None), (site.point, site.unit, i)} & kept
         ]
-        seen = patched(model.network, batch.clean, gone, baseline.values)
+        seen = patched(model.network, batch.clean, gone, ablation.values)
         assert torch.allclose(values[row], metric(batch, seen), atol=1e-9)

@@ -8,7 +8,7 @@ import pytest
 from unweave.cli import main
 
 TASK = ["discover", "wired-induction", "--model", "wired-induction"]
-QUICK = [*TASK, "-n", "6", "--held-out", "6", "--baseline", "counterfactual"]
+QUICK = [*TASK, "-n", "6", "--held-out", "6", "--ablation", "counterfactual"]
 
 
 def test_the_circuit_is_printed_and_the_run_is_kept(
@@ -39,7 +39,7 @@ def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         (["discover", "ioii"], "did you mean ioi"),
         ([*QUICK, "--method", "eapp"], "did you mean eap"),
-        ([*QUICK, "--baseline", "average"], "baseline 'average'"),
+        ([*QUICK, "--ablation", "average"], "ablation 'average'"),
         ([*QUICK, "--granularity", "layer"], "granularity 'layer': expected head"),
         ([*QUICK, "-o", "select=many"], "select 'many': expected top:N"),
         ([*QUICK, "-o", "selekt=top:3"], "did you mean select"),
@@ -87,7 +87,7 @@ def test_a_model_that_fails_the_task(tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
     file, folder = tmp_path / "capitals.jsonl", tmp_path / "run"
     file.write_text("\n".join(map(json.dumps, lines)))
-    arguments = ["discover", str(file), "--baseline", "counterfactual", "--out", str(folder), "-q"]
+    arguments = ["discover", str(file), "--ablation", "counterfactual", "--out", str(folder), "-q"]
     assert main(arguments) == 2
     err = capsys.readouterr().err
     assert "there is no behaviour to explain; choose another model" in err

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from unweave import cli
-from unweave.runs.discover import discover
-from unweave.runs.plan import Plan
+from unweave.experiments.discover import discover
+from unweave.experiments.specification import Plan
 
 NAME = "wired-induction"
 
@@ -68,7 +68,7 @@ def test_evaluate_without_scores(run, tmp_path, capsys):
         (
             {
                 "circuit.json": '{"task": "ioi", "model": "m", "method": "x", "nodes": []}',
-                "run.json": '{"options": {"baseline": "men"}}',
+                "run.json": '{"options": {"ablation": "men"}}',
             },
             "did you mean mean",
         ),
@@ -119,7 +119,7 @@ def test_compare_where_all_fails_exits_with_1(tmp_path, capsys):
         (["--methods", "pathing"], "unknown method 'pathing': did you mean patching"),
         (["--seeds", "a"], "expected numbers such as 0,1,2"),
         (["--seeds", ","], "nothing to compare"),
-        (["--baseline", "men"], "unknown baseline 'men': did you mean mean"),
+        (["--ablation", "men"], "unknown ablation 'men': did you mean mean"),
         (["--n-evaluate", "0"], "greater than or equal to 1"),
     ],
 )

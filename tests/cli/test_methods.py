@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from unweave.behaviours.file import find_task
 from unweave.cli import main
-from unweave.methods.method import methods
 from unweave.model.sources import DEFAULT
-from unweave.tasks.file import find_task
+from unweave.scores.problem import methods
 
 
 def test_methods_lists_every_method_and_says_what_each_option_means(

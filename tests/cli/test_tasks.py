@@ -5,8 +5,8 @@ import json
 import pytest
 
 from unweave import cli
+from unweave.behaviours.task import made, tasks
 from unweave.model import loading
-from unweave.tasks.task import made, tasks
 
 
 @pytest.fixture

@@ -26,17 +26,17 @@ from unweave.sites import Point, Site
 
 @dataclass(eq=False)
 class _Patched(Plain):
-    """Replaces the activation of some sites by a baseline and keeps what passes every point."""
+    """Replaces the activation of some sites by an ablation and keeps what passes every point."""
 
     inputs: Inputs
     source: Sequence[Site]
-    baseline: Mapping[Point, Tensor]
+    ablation: Mapping[Point, Tensor]
     seen: dict[Point, Tensor] = field(default_factory=dict)
 
     def at(self, x: Tensor, point: Point) -> Tensor:
         x = x.clone()
         mask = side_of(point, self.inputs).mask
-        mean = self.baseline.get(point, torch.zeros_like(x))
+        mean = self.ablation.get(point, torch.zeros_like(x))
         for site in self.source:
             if site.point != point:
                 continue
@@ -52,15 +52,15 @@ class _Patched(Plain):
 
 
 def patched(
-    network: Network, inputs: Inputs, source: Sequence[Site], baseline: Mapping[Point, Tensor]
+    network: Network, inputs: Inputs, source: Sequence[Site], ablation: Mapping[Point, Tensor]
 ) -> dict[Point, Tensor]:
-    """Activations at every point of a run in which the source's sites are at their baseline.
+    """Activations at every point of a run in which the source's sites are at their ablation.
 
     Args:
         source: Sites that are replaced together; none for the run as it is.
-        baseline: By point, [batch, position, …]; a point that is not there counts as zero.
+        ablation: By point, [batch, position, …]; a point that is not there counts as zero.
     """
-    ops = _Patched(inputs, source, baseline)
+    ops = _Patched(inputs, source, ablation)
     with torch.no_grad():
         run(network, inputs, ops)
     return ops.seen

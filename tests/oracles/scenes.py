@@ -14,11 +14,11 @@ from oracles.tiny import (
     tiny_model,
 )
 
-from unweave.decompose.ruleset import rulesets
+from unweave.decomposition.ruleset import rulesets
 from unweave.model.model import Model
 from unweave.model.program import Inputs
 
-# Every registered set, and mixtures of the kind that METHOD.md §10 measures.
+# Every registered set, and mixtures of the kind that docs/method.md §10 measures.
 RULES = [*rulesets, "removal, gate=half", "paper, attention=frozen, clamp=everywhere"]
 WITH_METRIC = [case for case in CASES if outputs_of(tiny_model(*case)) > 2]
 

@@ -1,7 +1,7 @@
 """Slow twin of the rules `paper`: both streams, β and γ, one example, loops and definitions.
 
-It follows the weight records by itself and shares nothing with `unweave.decompose`, nor with the
-forward program. Streams are pairs (β, γ) of tensors [position, …]; T is always their sum.
+It follows the weight records by itself and shares nothing with `unweave.decomposition`, nor with
+the forward program. Streams are pairs (β, γ) of tensors [position, …]; T is always their sum.
 """
 
 import math
@@ -46,7 +46,7 @@ def two_stream(
     network: Network,
     tokens: Tensor,
     source: Sequence[Site],
-    baseline: Mapping[Point, Tensor],
+    ablation: Mapping[Point, Tensor],
     types: Tensor | None = None,
 ) -> dict[Point, Pair]:
     """(β, γ) at every point of a run without padding.
@@ -54,20 +54,20 @@ def two_stream(
     Args:
         tokens: Of one example.
         source: Sites that are relevant together; positions are numbers.
-        baseline: By point, [position, …]; a point that is not there counts as zero.
+        ablation: By point, [position, …]; a point that is not there counts as zero.
     """
     assert network.encoder is None
-    run = _Run(network, source, baseline)
+    run = _Run(network, source, ablation)
     return run.forward(tokens, types)
 
 
 class _Run:
     def __init__(
-        self, network: Network, source: Sequence[Site], baseline: Mapping[Point, Tensor]
+        self, network: Network, source: Sequence[Site], ablation: Mapping[Point, Tensor]
     ) -> None:
         self.network = network
         self.source = source
-        self.baseline = baseline
+        self.ablation = ablation
         self.seen: dict[Point, Pair] = {}
 
     def point(self, x: Pair, kind: str, layer: int = 0) -> Pair:
@@ -75,7 +75,7 @@ class _Run:
         here = Point(kind, layer)
         beta, gamma = x[0].clone(), x[1].clone()
         total = beta + gamma
-        mean = self.baseline.get(here, torch.zeros_like(total))
+        mean = self.ablation.get(here, torch.zeros_like(total))
         for site in self.source:
             if site.point != here:
                 continue

@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 from run_folders import HOSTILE, comparison, write_run
 
 from unweave import cli
-from unweave.evaluate.files import read_json, write_json
+from unweave.experiments.files import read_json, write_json
 from unweave.report.html import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

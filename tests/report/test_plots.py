@@ -7,7 +7,7 @@ import pytest
 from run_folders import comparison, write_run
 
 from unweave import cli
-from unweave.evaluate.files import write_json
+from unweave.experiments.files import write_json
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 

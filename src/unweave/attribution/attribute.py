@@ -2,7 +2,7 @@
 
 A word's relevant part β is its embedding (or the hidden states at its positions, at a deeper
 level), all of its word pieces together. β is pushed to the output, and its score is its part of
-logit[target] − logit[other] (METHOD.md §9). Steps:
+logit[target] − logit[other] (docs/method.md §9). Steps:
 
 1. Tokens are grouped to words, and the target of each text is found.
 2. Texts of like length share one sweep: source k is word k of each text.
@@ -24,24 +24,24 @@ from unweave.attribution.render import html, terminal
 from unweave.attribution.target import Target, find_targets, reads_of
 from unweave.attribution.texts import Encoded, Span, Word, blank, read_text
 from unweave.batch import Readout
-from unweave.decompose.api import Precision, relevance
-from unweave.decompose.ruleset import RuleSet
+from unweave.decomposition.api import Precision, relevance
+from unweave.decomposition.ruleset import RuleSet
 from unweave.errors import UnweaveError
 from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.sites import Point, Site
 
-# Of eleven rule sets and two baselines, the one with the largest insertion area, and the only one
+# Of eleven rule sets and two ablations, the one with the largest insertion area, and the only one
 # that passes integrated gradients at insertion as well as deletion; `frozen` is better at deletion
 # (benchmarks/attribution.py --rules, on other questions than those reported). The paper's rules for
-# tokens are "paper, attention=frozen, clamp=everywhere" with the baseline "zero".
+# tokens are "paper, attention=frozen, clamp=everywhere" with the ablation "zero".
 RULES = "removal, attention=frozen"
-BASELINE: "BaselineName" = "padding"
+ABLATION: "AblationName" = "padding"
 _TEXTS = 16  # texts in one sweep
 
 Phrase = str | Span
-BaselineName = Literal["zero", "padding"]
+AblationName = Literal["zero", "padding"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Attribution:
         phrases: The phrases that were asked for, with their scores.
         interactions: Pairs of phrases with joint score − sum of the two scores.
         whole: The score of all words together. The paper's rules, which share biases out, give the
-            metric itself with the baseline "zero"; other rules leave a part to no word.
+            metric itself with the ablation "zero"; other rules leave a part to no word.
         rules: The rule set.
         level: 0 for the embedding, L for the residual stream that enters layer L.
     """
@@ -116,7 +116,7 @@ def attribute(
     phrases: Sequence[Phrase] = (),
     interactions: Sequence[tuple[Phrase, Phrase]] = (),
     rules: str | RuleSet = RULES,
-    baseline: BaselineName = BASELINE,
+    ablation: AblationName = ABLATION,
     decoder: Sequence[int] | None = None,
     truncate: bool = False,
     precision: Precision | None = None,
@@ -131,7 +131,7 @@ def attribute(
         phrases: Pieces of the text that are scored as a whole, besides the words.
         interactions: Pairs of phrases whose interaction is wanted.
         rules: A rule set or its name.
-        baseline: What a word is compared with: no vector at all ("zero"), or the vector of padding
+        ablation: What a word is compared with: no vector at all ("zero"), or the vector of padding
             at its position ("padding"), so that position and special tokens count for nothing,
             and in both directions.
         decoder: An encoder-decoder's decoder tokens so far; its start token unless given.
@@ -149,7 +149,7 @@ def attribute(
         some = [encoded[i] for i in chosen]
         targets = find_targets(model, some, target, against, decoder)
         asked = [_Asked(one, phrases, interactions) for one in some]
-        sweep = _Sweep(model, some, targets, level, rules, baseline, decoder, precision)
+        sweep = _Sweep(model, some, targets, level, rules, ablation, decoder, precision)
         scores = sweep.scores([one.sources for one in asked])
         for i, one, goal, row in zip(chosen, asked, targets, scores, strict=True):
             name = rules if isinstance(rules, str) else rules.name
@@ -223,7 +223,7 @@ class _Sweep:
     targets: Sequence[Target]
     level: int
     rules: str | RuleSet
-    baseline: BaselineName
+    ablation: AblationName
     decoder: Sequence[int] | None
     precision: Precision | None
 
@@ -245,7 +245,7 @@ class _Sweep:
             for j, name in enumerate(names):
                 positions[name] = self._vector([s[min(j, len(s) - 1)] for s in sets])
         text = self._inputs([one.ids for one in self.texts])
-        if self.baseline == "zero":
+        if self.ablation == "zero":
             found = self._examples(text, "zero", sources, positions)
         else:
             padding = self._inputs([blank(self.model, one) for one in self.texts])
@@ -257,18 +257,18 @@ class _Sweep:
     def _examples(
         self,
         inputs: Inputs,
-        baseline: str | Inputs,
+        ablation: str | Inputs,
         sources: Sequence[Sequence[Site]],
         positions: Mapping[str, Int[Tensor, " batch"]],
     ) -> Float[Tensor, "source batch"]:
-        """Each text's scores, its words taken from `inputs` to their baseline."""
+        """Each text's scores, its words taken from `inputs` to their ablation."""
         return relevance(
             self.model,
             inputs,
             sources,
             self._readout(),
             self.rules,
-            baseline,
+            ablation,
             pairs=(),
             positions=positions,
             precision=self.precision,

@@ -13,16 +13,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.attribution.attribute import BASELINE, RULES, BaselineName, attribute
+from unweave.ablation import ZERO, activations
+from unweave.attribution.attribute import ABLATION, RULES, AblationName, attribute
 from unweave.attribution.deletion import Areas, areas, metrics
 from unweave.attribution.target import Target, find_targets, reads_of
 from unweave.attribution.texts import Encoded, Word, blank, read_text
-from unweave.baselines import ZERO, activations
-from unweave.decompose.ruleset import RuleSet
+from unweave.decomposition.ruleset import RuleSet
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 from unweave.model.program import Inputs, run
-from unweave.patching.ablation import Patch
+from unweave.patching.circuits import Patch
 from unweave.sites import Point
 
 STEPS = 50  # captum's default
@@ -105,7 +105,7 @@ def compare(
     against: str | int | None = None,
     *,
     rules: str | RuleSet = RULES,
-    baseline: BaselineName = BASELINE,
+    ablation: AblationName = ABLATION,
     steps: int = STEPS,
     truncate: bool = False,
 ) -> Comparison:
@@ -129,7 +129,7 @@ def compare(
             goal.answer,
             goal.other,
             rules=rules,
-            baseline=baseline,
+            ablation=ablation,
             truncate=truncate,
         )
         assert not isinstance(found, list)

@@ -7,15 +7,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unweave.ablation import ZERO
 from unweave.attribution.texts import Encoded
-from unweave.baselines import ZERO
+from unweave.behaviours.words import Words
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 from unweave.model.program import Inputs, run
 from unweave.model.weights import Linear
-from unweave.patching.ablation import Patch
+from unweave.patching.circuits import Patch
 from unweave.registry import nearest
-from unweave.tasks.words import Words
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ def attribute(
     rules: Annotated[
         str | None, typer.Option("--rules", help="A rule set or a mix.", show_default=False)
     ] = None,
-    baseline: Annotated[
-        str, typer.Option("--baseline", help="What a word is compared with: padding or zero.")
+    ablation: Annotated[
+        str, typer.Option("--ablation", help="What a word is compared with: padding or zero.")
     ] = "padding",
     compare: Annotated[
         bool, typer.Option("--compare", help="Beside integrated gradients and occlusion.")
@@ -72,8 +72,8 @@ def attribute(
     from unweave.model.loading import load
 
     texts = _texts(text, file)
-    if baseline not in ("padding", "zero"):
-        raise UnweaveError(f"--baseline {baseline}: expected padding or zero")
+    if ablation not in ("padding", "zero"):
+        raise UnweaveError(f"--ablation {ablation}: expected padding or zero")
     progress = Console(stderr=True)
     with progress.status(f"loading {model}") as status:
         loaded: Model = load(model)
@@ -85,7 +85,7 @@ def attribute(
                 target,
                 against,
                 rules=rules or RULES,
-                baseline=baseline,
+                ablation=ablation,
                 truncate=truncate,
             )
             results = [found]
@@ -101,7 +101,7 @@ def attribute(
                 phrases=phrases,
                 interactions=pairs,
                 rules=rules or RULES,
-                baseline=baseline,
+                ablation=ablation,
                 truncate=truncate,
             )
             assert isinstance(results, list)

@@ -37,7 +37,7 @@ def compare(
     n_evaluate: Annotated[
         int | None, typer.Option(min=1, help="Held-out prompts; by default the task's.")
     ] = None,
-    baseline: Annotated[
+    ablation: Annotated[
         str, typer.Option(help="mean, counterfactual or zero: what an ablated node becomes.")
     ] = "mean",
     mlps: Annotated[bool, typer.Option("--mlps", help="MLPs are nodes too.")] = False,
@@ -55,16 +55,16 @@ def compare(
 
     from rich.console import Console
 
-    from unweave.evaluate.cells import Budget
-    from unweave.evaluate.compare import Plan, methods_named
-    from unweave.evaluate.compare import compare as run
-    from unweave.evaluate.files import plain
+    from unweave.experiments.compare import Plan, methods_named
+    from unweave.experiments.compare import compare as run
+    from unweave.experiments.comparison_cells import Budget
+    from unweave.experiments.files import plain
     from unweave.model.loading import load
     from unweave.progress import silent
 
     model = model or _own_model(tasks)
     nodes = "heads+mlps" if mlps else "heads"
-    budget = Budget(_baseline(baseline), n_discover, n_evaluate, nodes, draws)
+    budget = Budget(_ablation(ablation), n_discover, n_evaluate, nodes, draws)
     plan = Plan(tuple(tasks), methods_named(methods), model, _seeds(seeds), budget)
     folder = out or Path("runs") / f"compare-{Path(model).name}"
     told = Console(stderr=True, highlight=False)
@@ -88,7 +88,7 @@ def compare(
 
 def _own_model(tasks: Sequence[str]) -> str:
     """The model that all of the tasks are run on unless told otherwise."""
-    from unweave.tasks.file import find_task
+    from unweave.behaviours.file import find_task
 
     own = {name: find_task(name).own_model for name in tasks}
     if len(set(own.values())) > 1:
@@ -113,7 +113,7 @@ def tables(record: Mapping[str, Any]) -> list[Any]:
         known = any(row.get("auc") is not None for row in rows)
         budget = record["budget"]
         table = Table(
-            title=f"{task}, {record['model']}, {budget['baseline']} ablation",
+            title=f"{task}, {record['model']}, {budget['ablation']} ablation",
             box=box.SIMPLE_HEAD,
             title_justify="left",
             pad_edge=False,
@@ -177,10 +177,10 @@ def _seeds(text: str) -> tuple[int, ...]:
         raise UnweaveError(f"--seeds {text}: expected numbers such as 0,1,2") from None
 
 
-def _baseline(name: str) -> Any:
-    from unweave.evaluate.faithfulness import ABLATIONS
+def _ablation(name: str) -> Any:
+    from unweave.evaluation.faithfulness import ABLATIONS
     from unweave.registry import nearest
 
     if name not in ABLATIONS:
-        raise UnweaveError(f"unknown baseline {name!r}: {nearest(name, ABLATIONS)}")
+        raise UnweaveError(f"unknown ablation {name!r}: {nearest(name, ABLATIONS)}")
     return name

@@ -35,7 +35,7 @@ def discover(
         str, typer.Option(help="Nodes are each a head, or a head@position (named positions).")
     ] = "head",
     mlps: Annotated[bool, typer.Option("--mlps", help="MLPs are nodes too.")] = False,
-    baseline: Annotated[
+    ablation: Annotated[
         str,
         typer.Option(help="What stands for an ablated node: mean, counterfactual or zero."),
     ] = "mean",
@@ -79,12 +79,12 @@ def discover(
 
     Example: unweave discover ioi --model smollm2-135m --out runs/ioi
     """
+    from unweave.behaviours.file import find_task
+    from unweave.experiments.discover import discover as run
+    from unweave.experiments.specification import Plan
     from unweave.model.loading import load
     from unweave.progress import silent
     from unweave.report.html import write_report
-    from unweave.runs.discover import discover as run
-    from unweave.runs.plan import Plan
-    from unweave.tasks.file import find_task
 
     found = find_task(task, first_token)
     name = model or found.own_model
@@ -94,7 +94,7 @@ def discover(
         method=method,
         granularity=granularity,
         mlps=mlps,
-        baseline=_one_of(baseline, "baseline", ("mean", "counterfactual", "zero")),
+        ablation=_one_of(ablation, "ablation", ("mean", "counterfactual", "zero")),
         seed=seed,
         discover=prompts,
         evaluate=held_out,
@@ -131,7 +131,7 @@ def _one_of(value: str, noun: str, known: tuple[str, ...]) -> Any:
 def _options(method: str, given: list[str]) -> dict[str, Any]:
     """Options as the method's defaults have them: numbers stay numbers."""
     from unweave.errors import UnweaveError
-    from unweave.methods.method import methods
+    from unweave.scores.problem import methods
 
     known, result = methods[method].options, {}
     for text in given:
@@ -165,7 +165,7 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from unweave.evaluate.files import read_json
+    from unweave.experiments.files import read_json
     from unweave.sites import parse
 
     console, run = Console(), read_json(folder / "run.json", "a finished run")

@@ -10,7 +10,7 @@ import typer
 from unweave.cli import commands
 
 if TYPE_CHECKING:
-    from unweave.evaluate.api import Evaluation
+    from unweave.evaluation.api import Evaluation
 
 
 @commands.register("evaluate")
@@ -36,10 +36,10 @@ def evaluate(
 
     from rich.console import Console
 
-    from unweave.evaluate.api import PARTS
-    from unweave.evaluate.files import plain, write_json
-    from unweave.evaluate.run_folder import read_run
-    from unweave.evaluate.runs import evaluate_run
+    from unweave.evaluation.api import PARTS
+    from unweave.experiments.evaluate import evaluate_run
+    from unweave.experiments.files import plain, write_json
+    from unweave.experiments.old_run import read_run
     from unweave.model.loading import load
     from unweave.progress import silent
     from unweave.report.html import write_report

@@ -8,7 +8,7 @@ import typer
 from unweave.cli import commands
 
 if TYPE_CHECKING:
-    from unweave.methods.method import Method
+    from unweave.scores.problem import Method
 
 
 @commands.register("methods")
@@ -16,7 +16,7 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """List the methods that discover and compare know, with their options and defaults."""
-    from unweave.methods.method import methods as registered
+    from unweave.scores.problem import methods as registered
 
     found = [_about(registered[name]) for name in registered]
     if as_json:

@@ -22,9 +22,9 @@ def models(
 
 def _collect() -> dict[str, Any]:
     from unweave.model import cache, sources
-    from unweave.model.built import built
     from unweave.model.checkpoint import architectures
     from unweave.model.gguf_cache import is_cached
+    from unweave.model.synthetic import built
 
     bundled = []
     for name, model in sources.BUNDLED.items():

@@ -36,7 +36,7 @@ def plot(
 
     Example: unweave plot runs/ioi --figure faithfulness -o faithfulness.pdf
     """
-    from unweave.evaluate.files import read_json
+    from unweave.experiments.files import read_json
     from unweave.registry import nearest
     from unweave.report.folder import read_run
     from unweave.report.plots import FIGURES, SUFFIXES, Look, save

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from unweave.batch import Batch
+    from unweave.behaviours.task import Task
     from unweave.model.model import Model
-    from unweave.tasks.task import Task
 
 _NEXT_LINE = "\n" + " " * 16  # keeps a prompt of several lines below its first
 MEASURED = 32  # prompts on which `show` measures a model
@@ -39,8 +39,8 @@ def _list(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from unweave.tasks.task import made
-    from unweave.tasks.task import tasks as registered
+    from unweave.behaviours.task import made
+    from unweave.behaviours.task import tasks as registered
 
     found = [_about(registry[name]) for registry in (registered, made) for name in registry]
     if as_json:
@@ -83,9 +83,9 @@ def show(
     """Print prompts with their labelled tokens, the metric, and how a model does."""
     from rich.console import Console
 
+    from unweave.behaviours.accuracy import lacks_bos, task_accuracy
+    from unweave.behaviours.file import find_task
     from unweave.model.loading import load
-    from unweave.tasks.accuracy import lacks_bos, task_accuracy
-    from unweave.tasks.file import find_task
 
     found = find_task(task, first_token)
     console = Console(stderr=True)
@@ -178,8 +178,8 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Report every bad line of a task file; exits with 1 when there is one."""
+    from unweave.behaviours.file import validate as check
     from unweave.model.loading import load
-    from unweave.tasks.file import validate as check
 
     problems = check(file, None if model is None else load(model), first_token)
     if as_json:

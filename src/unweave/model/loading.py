@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from unweave.errors import UnweaveError
 from unweave.model import sources
 from unweave.model.assembling import Source, Wishes, assemble, finish
-from unweave.model.built import built, tokenizer_parts
 from unweave.model.checkpoint import Checkpoint, architecture
 from unweave.model.folders import (
     check_safetensors,
@@ -32,6 +31,7 @@ from unweave.model.model import Model
 from unweave.model.onnx_file import onnx_tensors
 from unweave.model.probe import with_classes
 from unweave.model.sources import DEFAULT
+from unweave.model.synthetic import built, tokenizer_parts
 
 _LENS_TOKENIZER = "NeelNanda/gpt-neox-tokenizer-digits"  # for checkpoints that do not name theirs
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from unweave.errors import UnweaveError
 from unweave.model import probe
-from unweave.model.built import built
 from unweave.model.folders import has_tokenizer, has_weights, pickled, read_config
+from unweave.model.synthetic import built
 from unweave.registry import nearest
 
 DEFAULT = "smollm2-135m"

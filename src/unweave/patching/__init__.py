@@ -1,1 +1,1 @@
-"""Patching: runs of the model with some activations replaced by a baseline."""
+"""Patching: runs of the model with some activations replaced by an ablation."""

@@ -1,7 +1,7 @@
 """Circuits of edges as runs: what a removed edge carries is replaced, many circuits in one batch.
 
 A destination v reads the residual stream with, for each edge u → v outside the circuit, what u
-adds in this run taken out and what it adds at the baseline put in:
+adds in this run taken out and what it adds at the ablation put in:
 
     input of v = x + Σ_{u → v removed} (out_u(μ) − out_u)
 
@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unweave.baselines import Baseline
+from unweave.ablation import Ablation
 from unweave.batch import Batch
 from unweave.graph import Graph, Removed, graph_of
 from unweave.model.algebra import Plain, normalise
 from unweave.model.model import Model
 from unweave.model.program import run
 from unweave.model.weights import Block, Linear, Norm
-from unweave.patching.ablation import read_positions, repeat_inputs
+from unweave.patching.circuits import read_positions, repeat_inputs
 from unweave.progress import progress
 from unweave.sites import Point
 
@@ -44,7 +44,7 @@ class EdgePatch(Plain):
     graph: Graph
     blocks: tuple[Block, ...]
     removed: Removed
-    baseline: Baseline
+    ablation: Ablation
     batch: int
     reads: Int[Tensor, "row 1"]
     left: Int[Tensor, "row 1"] | None = None
@@ -100,7 +100,7 @@ class EdgePatch(Plain):
             like = like.unflatten(-1, (self.blocks[point.layer].attention.heads, -1))
             rows = rows.unflatten(-1, like.shape[-2:])
         left = None if self.left is None else self.left[: self.batch]
-        return self.baseline.at(point, like, left) - rows
+        return self.ablation.at(point, like, left) - rows
 
     def _write(self, gap: Float[Tensor, "circuit new batch position d_model"]) -> None:
         self.gaps = gap if self.gaps is None else torch.cat((self.gaps, gap), 1)
@@ -140,7 +140,7 @@ class EdgePatch(Plain):
 
 
 def run_edges(
-    model: Model, batch: Batch, removed: Removed, baseline: Baseline
+    model: Model, batch: Batch, removed: Removed, ablation: Ablation
 ) -> Float[Tensor, "circuit batch"]:
     """The metric of each circuit on each example, what its missing edges carry replaced.
 
@@ -159,7 +159,7 @@ def run_edges(
     with torch.no_grad(), progress("Running circuits of edges", total) as advance:
         for i in range(0, len(batch), some):
             part = slice(i, min(i + some, len(batch)))
-            examples, base = batch.select(part), baseline.select(part)
+            examples, base = batch.select(part), ablation.select(part)
             for j in range(0, len(removed), many):
                 chosen = removed[j : j + many]
                 reads = read_positions(model, examples).repeat(len(chosen))[:, None]
@@ -173,8 +173,8 @@ def run_edges(
 
 
 def run_edge_circuits(
-    model: Model, batch: Batch, circuits: Sequence[Collection[str]], baseline: Baseline
+    model: Model, batch: Batch, circuits: Sequence[Collection[str]], ablation: Ablation
 ) -> Float[Tensor, "circuit batch"]:
     """The metric of circuits given as the names of the edges that they keep."""
     removed = graph_of(model, post_norms=False).removed(circuits)
-    return run_edges(model, batch, removed, baseline)
+    return run_edges(model, batch, removed, ablation)

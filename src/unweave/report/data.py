@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.evaluate.files import plain
+from unweave.experiments.files import plain
 from unweave.report.folder import Run
-from unweave.report.places import Places, context_index, places
+from unweave.report.layout import Places, context_index, places
 
 CORE = 150  # of so many first nodes every pair is kept
 NEIGHBOURS = 6  # of every other node so many strongest inputs and outputs, as its details list

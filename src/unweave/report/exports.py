@@ -11,10 +11,10 @@ from typing import Any
 
 from unweave import __version__
 from unweave.errors import UnweaveError
-from unweave.evaluate.files import plain
-from unweave.report.exchange import Shape, to_eap_ig
+from unweave.experiments.files import plain
+from unweave.report.circuit_files import Shape, to_eap_ig
 from unweave.report.folder import Run
-from unweave.report.places import context_index
+from unweave.report.layout import context_index
 from unweave.sites import HEAD_KINDS, Site, parse
 
 

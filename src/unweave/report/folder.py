@@ -14,8 +14,8 @@ from torch import Tensor
 
 from unweave.circuits import Circuit, Scores
 from unweave.errors import UnweaveError
-from unweave.evaluate.files import read_json
-from unweave.report.exchange import read_circuit
+from unweave.experiments.files import read_json
+from unweave.report.circuit_files import read_circuit
 
 SCHEMA_VERSION = 1
 Json = Mapping[str, Any]

@@ -21,7 +21,7 @@ from plotly.offline import get_plotlyjs
 
 from unweave import __version__
 from unweave.errors import UnweaveError
-from unweave.evaluate.files import read_json
+from unweave.experiments.files import read_json
 from unweave.report.data import page_data
 from unweave.report.folder import Run, read_run
 

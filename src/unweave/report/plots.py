@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unweave.errors import UnweaveError
 from unweave.report.folder import Run
-from unweave.report.places import Place, Places, column_names, head_grid, places
+from unweave.report.layout import Place, Places, column_names, head_grid, places
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

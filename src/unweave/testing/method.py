@@ -7,17 +7,17 @@ from typing import Literal
 
 import torch
 
-from unweave.baselines import ZERO, Baseline, counterfactual
+from unweave.ablation import ZERO, Ablation, counterfactual
 from unweave.batch import Batch, Readout
 from unweave.circuits import EdgeScores, Scores
 from unweave.errors import UnweaveError
 from unweave.graph import graph_of, graph_points
-from unweave.methods.method import Method, Problem, methods
 from unweave.metrics import LOGIT_DIFFERENCE, Metric
 from unweave.model.checkpoint import architectures
 from unweave.model.loading import from_transformers
 from unweave.model.model import Model
 from unweave.model.weights import Linear
+from unweave.scores.problem import Method, Problem, methods
 from unweave.sites import Site
 from unweave.testing.inputs import random_inputs
 from unweave.testing.oracle import build
@@ -30,7 +30,7 @@ def check_method(method: "str | Method") -> None:
 
     Every node gets one finite score, the same again for the same call; heads, MLPs and nodes at
     single positions are scored; edges are, where the method has them; nodes that equal their
-    baseline score 0 (unless scores are drawn by a seed, which then decides them); unknown options
+    ablation score 0 (unless scores are drawn by a seed, which then decides them); unknown options
     and granularities that the method lacks are errors that name what there is.
 
     Raises:
@@ -49,7 +49,7 @@ def check_method(method: "str | Method") -> None:
 def tiny_problem(
     architecture: str,
     variant: str | None = None,
-    baseline: Literal["counterfactual", "zero"] = "counterfactual",
+    ablation: Literal["counterfactual", "zero"] = "counterfactual",
     metric: Metric = LOGIT_DIFFERENCE,
     nodes: Sequence[Site] | None = None,
     rows: int = 3,
@@ -89,7 +89,7 @@ def tiny_problem(
     )
     return replace(
         Problem(model, batch, chosen, ZERO),
-        baseline=ZERO if baseline == "zero" else _counterfactual(model, batch, chosen),
+        ablation=ZERO if ablation == "zero" else _counterfactual(model, batch, chosen),
     )
 
 
@@ -97,7 +97,7 @@ def _outputs(model: Model) -> int:
     return next(len(s.matrix) for s in reversed(model.network.head.steps) if isinstance(s, Linear))
 
 
-def _counterfactual(model: Model, batch: Batch, nodes: Sequence[Site]) -> Baseline:
+def _counterfactual(model: Model, batch: Batch, nodes: Sequence[Site]) -> Ablation:
     points = {node.point for node in nodes}
     with contextlib.suppress(UnweaveError):  # not every architecture has edges
         points |= set(graph_points(model))
@@ -129,13 +129,13 @@ def _check_silence(method: Method, problem: Problem, scores: Scores) -> None:
         other = method.run(problem, seed=method.options["seed"] + 1)
         assert not torch.equal(scores.values, other.values), "the seed changes nothing"
         return
-    # The corrupted prompt is the clean one, and the baseline the clean activations.
+    # The corrupted prompt is the clean one, and the ablation the clean activations.
     batch = replace(problem.batch, corrupted=problem.batch.clean)
     same = replace(
-        problem, batch=batch, baseline=_counterfactual(problem.model, batch, problem.nodes)
+        problem, batch=batch, ablation=_counterfactual(problem.model, batch, problem.nodes)
     )
     worst = method.run(same).values.abs().max()
-    assert worst < 1e-9, f"nodes that equal their baseline score up to {worst:.1e}, expected 0"
+    assert worst < 1e-9, f"nodes that equal their ablation score up to {worst:.1e}, expected 0"
 
 
 def _check_positions(method: Method, problem: Problem) -> None:

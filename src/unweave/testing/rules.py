@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unweave.baselines import activations
-from unweave.decompose.api import decompose
-from unweave.decompose.rules import AttentionTotals
-from unweave.decompose.ruleset import RuleSet, find_rules
+from unweave.ablation import activations
+from unweave.decomposition.api import decompose
+from unweave.decomposition.rules import AttentionTotals
+from unweave.decomposition.ruleset import RuleSet, find_rules
 from unweave.model.algebra import (
     Scoring,
     activate,
@@ -60,7 +60,7 @@ def check_rules(rules: str | RuleSet) -> None:
     Each rule, on drawn tensors in float64: its result has the output's shape and is finite, nothing
     relevant stays nothing, sources and examples do not mix, and no argument is changed. The whole
     set, on a tiny model of several families: totals are those of a plain run, β is 0 before the
-    source, and a source that equals its baseline has β = 0 everywhere.
+    source, and a source that equals its ablation has β = 0 everywhere.
 
     Args:
         rules: A set, its name, or a name with changes.
@@ -208,6 +208,6 @@ def _check_family(rules: RuleSet, family: str) -> None:
     for name, rel in d.rel.items():
         assert torch.isfinite(rel).all(), f"{family}: not finite at {name}"
     assert (d.rel["resid1"][1:] == 0).all(), f"{family}: β is not 0 before its source"
-    own = decompose(model, inputs, sources, "logits", rules, baseline=inputs)
+    own = decompose(model, inputs, sources, "logits", rules, ablation=inputs)
     worst = own.rel["logits"].abs().max() / own.total["logits"].abs().max()
-    assert worst < 1e3 * _BOUND, f"{family}: a source at its baseline has β = {worst:.1e}·T"
+    assert worst < 1e3 * _BOUND, f"{family}: a source at its ablation has β = {worst:.1e}·T"

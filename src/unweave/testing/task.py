@@ -5,10 +5,10 @@ from itertools import combinations
 import torch
 
 from unweave.batch import Batch
+from unweave.behaviours.accuracy import clean_metric
+from unweave.behaviours.prompt import Prompt
+from unweave.behaviours.task import Part, Task
 from unweave.model.model import Model
-from unweave.tasks.accuracy import clean_metric
-from unweave.tasks.prompt import Prompt
-from unweave.tasks.task import Part, Task
 
 PARTS: tuple[Part, ...] = ("discover", "evaluate", "reference")
 

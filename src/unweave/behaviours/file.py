@@ -1,0 +1,315 @@
+"""Your own task, without code: one prompt a line, as JSONL or CSV.
+
+Columns: `clean`, `corrupted`, `answer` or `answers`, `distractor` or `distractors`, and if wanted
+`positions` (a name and the characters [start, end], or a piece of the clean text) and `template`
+(prompts of one template and length align token by token):
+
+    {"clean": "The capital of France is", "corrupted": "The capital of Spain is",
+     "answer": " Paris", "distractor": " Madrid", "positions": {"country": "France"}}
+
+In a CSV file several answers are separated by "|", and `positions` is written as JSON. For a
+classifier, the columns are `text`, `label` and if wanted `corrupted` (see `classes.py`).
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from unweave.behaviours.classes import pair_up, read_labelled
+from unweave.behaviours.encoding import encode
+from unweave.behaviours.prompt import OTHERS, Answer, Prompt, Span
+from unweave.behaviours.task import Part, Stream, Task, key_hash, made, tasks
+from unweave.behaviours.words import Words
+from unweave.errors import UnweaveError
+from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, Metric
+from unweave.model.model import Model
+from unweave.registry import nearest
+
+SUFFIXES = (".jsonl", ".csv")
+_SEVERAL = ("answer", "answers", "distractor", "distractors")
+COLUMNS = ("clean", "corrupted", *_SEVERAL, "positions", "template", "text", "label")
+
+
+class Problem(NamedTuple):
+    """What is wrong with a line of a task file (line 0: with the file)."""
+
+    line: int
+    reason: str
+
+
+class Row(NamedTuple):
+    """A line and its fields by column, or why there are none."""
+
+    line: int
+    fields: Mapping[str, Any] | Problem
+
+
+def find_task(name: str | Path, first_token: bool = False) -> Task:
+    """A registered task by its name, or the task in a .jsonl or .csv file.
+
+    Args:
+        name: Name or path.
+        first_token: Whether the first token of a longer answer stands for it.
+
+    Raises:
+        UnweaveError: For an unknown name, with the nearest ones, or a file with bad lines.
+    """
+    path = Path(name)
+    if path.suffix in SUFFIXES:
+        return read_task(path, first_token=first_token)
+    if str(name) in made:
+        return made[str(name)]
+    if str(name) not in tasks and (path.suffix or len(path.parts) > 1):
+        raise UnweaveError(f"{name}: a task is a name or a file that ends in .jsonl or .csv")
+    found = tasks[str(name)]
+    return replace(found, first_token=True) if first_token else found
+
+
+def read_task(
+    path: str | Path, metric: Metric = LOGIT_DIFFERENCE, first_token: bool = False
+) -> Task:
+    """Reads a task file.
+
+    Raises:
+        UnweaveError: For the first bad line; `validate` reports all.
+    """
+    path = Path(path)
+    prompts, problems = _read(path)
+    if problems:
+        line, reason = problems[0]
+        where = f"{path} line {line}" if line else str(path)
+        more = f" ({len(problems) - 1} more: unweave tasks validate {path})"
+        raise UnweaveError(f"{where}: {reason}{more if len(problems) > 1 else ''}")
+    labelled = prompts[0][1].distractors == (OTHERS,)
+    return Task(
+        path.stem,
+        f"{len(prompts)} prompts from {path.name}",
+        MARGIN if labelled else metric,
+        _split([prompt for _, prompt in prompts]),
+        first_token=first_token,
+    )
+
+
+def validate(
+    path: str | Path, model: Model | None = None, first_token: bool = False
+) -> list[Problem]:
+    """Every bad line of a task file, with its number and the reason.
+
+    Args:
+        path: The file.
+        model: Given, its tokenizer is used to check answers and positions too.
+        first_token: Whether the first token of a longer answer may stand for it.
+    """
+    prompts, problems = _read(Path(path))
+    if model is not None:
+        words = Words(model)
+        for line, prompt in prompts:
+            try:
+                encode(words, prompt, first_token=first_token)
+            except UnweaveError as error:
+                problems.append(Problem(line, str(error)))
+    return sorted(problems)
+
+
+def _read(path: Path) -> tuple[list[tuple[int, Prompt]], list[Problem]]:
+    prompts, problems, first_seen = [], [], {}
+    for line, found in _lines(path):
+        if isinstance(found, Problem):
+            problems.append(found)
+            continue
+        if found.clean in first_seen:
+            reason = f"the clean text of line {first_seen[found.clean]} again: drop one"
+            problems.append(Problem(line, reason))
+        first_seen.setdefault(found.clean, line)
+        prompts.append((line, found))
+    keys = {prompt.key for _, prompt in prompts}
+    if not problems and len(keys) < 3:
+        reason = "the file is empty" if not prompts else f"{len(keys)} prompts in the file"
+        remedy = "discovery, evaluation and reference need at least one each, write 3 or more"
+        problems.append(Problem(0, f"{reason}: {remedy}"))
+    return prompts, problems
+
+
+def _lines(path: Path) -> list[tuple[int, "Prompt | Problem"]]:
+    """Each line's prompt, or what is wrong with it. Lines with labels need each other."""
+    found: list[tuple[int, Prompt | Problem]] = []
+    labelled = []
+    for line, fields in _rows(path):
+        try:
+            if isinstance(fields, Problem):
+                found.append((line, fields))
+            elif "text" in fields or "label" in fields:
+                labelled.append(read_labelled(line, fields))
+            else:
+                found.append((line, _prompt(fields)))
+        except UnweaveError as error:
+            found.append((line, Problem(line, str(error))))
+    if labelled and (plain := [line for line, one in found if isinstance(one, Prompt)]):
+        reason = f"text and label, but line {plain[0]} has clean and answer: keep to one kind"
+        return [*found, (labelled[0].line, Problem(labelled[0].line, reason))]
+    paired, failed = pair_up(labelled)
+    found += [(line, Problem(line, reason)) for line, reason in failed]
+    return sorted([*found, *paired], key=lambda one: one[0])
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    """The lines of a file that are not blank, as mappings."""
+    if path.suffix not in SUFFIXES:
+        raise UnweaveError(f"{path}: expected a file that ends in .jsonl or .csv")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise UnweaveError(f"{path} cannot be read: {reason}") from error
+    return _csv_rows(text) if path.suffix == ".csv" else _json_rows(text)
+
+
+def _json_rows(text: str) -> Iterator[Row]:
+    for line, raw in enumerate(text.split("\n"), start=1):
+        if not raw.strip():
+            continue
+        try:
+            fields = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            yield Row(line, Problem(line, f"not JSON: {error}"))
+            continue
+        if isinstance(fields, dict):
+            yield Row(line, fields)
+        else:
+            yield Row(line, Problem(line, "expected an object {…} with clean, corrupted, …"))
+
+
+def _csv_rows(text: str) -> Iterator[Row]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header: list[str] | None = None
+    end = 0
+    while True:
+        line = end + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield Row(line, Problem(line, f"not CSV: {error}"))
+            return
+        end = reader.line_num
+        if not any(cell.strip() for cell in cells):
+            continue
+        if header is None:
+            header = [cell.strip() for cell in cells]
+            if bad := _bad_header(header):
+                yield Row(line, Problem(line, bad))
+                return
+        elif len(cells) != len(header):
+            reason = f"{len(cells)} fields under {len(header)} columns: quote texts with commas"
+            yield Row(line, Problem(line, reason))
+        else:
+            yield Row(line, _from_cells(dict(zip(header, cells, strict=True))))
+
+
+def _bad_header(header: list[str]) -> str | None:
+    if twice := [name for name in header if header.count(name) > 1]:
+        return f"column {twice[0]!r} twice"
+    unknown = [name for name in header if name not in COLUMNS]
+    return f"unknown column {unknown[0]!r}: {nearest(unknown[0], COLUMNS)}" if unknown else None
+
+
+def _from_cells(cells: dict[str, str]) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: cell for name, cell in cells.items() if cell}
+    for name in ("answers", "distractors"):
+        if name in fields:
+            fields[name] = fields[name].split("|")
+    return fields
+
+
+def _prompt(fields: Mapping[str, Any]) -> Prompt:
+    for name in fields:
+        if name not in COLUMNS:
+            raise UnweaveError(f"unknown column {name!r}: {nearest(name, COLUMNS)}")
+    clean, corrupted = _text(fields, "clean"), _text(fields, "corrupted")
+    template = _text(fields, "template") if "template" in fields else ""
+    answers, distractors = _several(fields, "answer"), _several(fields, "distractor")
+    for text in (*answers, *distractors):
+        # "toMary" is not "to Mary". Scripts without upper case may well write without spaces.
+        if isinstance(text, str) and _cased(clean[-1:]) and _cased(text[:1]):
+            raise UnweaveError(
+                f"{text!r} would continue the last word of the clean text: begin it with a space, "
+                f"{' ' + text!r}"
+            )
+    spans = _spans(fields.get("positions", {}), clean)
+    pair = "\n".join(sorted((clean, corrupted)))
+    return Prompt(clean, corrupted, answers, distractors, template, spans, pair)
+
+
+def _cased(letter: str) -> bool:
+    return letter.lower() != letter.upper()
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if value is None:
+        raise UnweaveError(f"{name!r} is missing")
+    if not isinstance(value, str):
+        raise UnweaveError(f"{name} is {value!r}: expected a text")
+    return value
+
+
+def _several(fields: Mapping[str, Any], name: str) -> tuple[Answer, ...]:
+    given = [column for column in (name, f"{name}s") if column in fields]
+    if len(given) != 1:
+        found = "both are there" if given else "neither is there"
+        raise UnweaveError(f"expected {name!r} or {name + 's'!r}: {found}")
+    value = fields[given[0]]
+    values = value if isinstance(value, list) else [value]
+    for item in values:
+        if not isinstance(item, str | int) or isinstance(item, bool):
+            raise UnweaveError(f"{given[0]} {item!r}: expected a text or a token id")
+    return tuple(values)
+
+
+def _spans(value: Any, clean: str) -> dict[str, Span]:
+    try:
+        positions = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
+        raise UnweaveError(f"positions is not JSON: {error}") from error
+    if not isinstance(positions, dict):
+        raise UnweaveError(f"positions is {positions!r}: expected names with [start, end] or text")
+    return {name: _span(name, where, clean) for name, where in positions.items()}
+
+
+def _span(name: str, where: Any, clean: str) -> Span:
+    if isinstance(where, str):
+        if clean.count(where) != 1 or not where:
+            raise UnweaveError(
+                f"position {name!r}: {where!r} is {clean.count(where) if where else 0} times in "
+                "the clean text; give [start, end]"
+            )
+        start = clean.index(where)
+        return start, start + len(where)
+    if not (isinstance(where, list) and len(where) == 2 and all(type(end) is int for end in where)):
+        raise UnweaveError(f"position {name!r} is {where!r}: expected [start, end] or a text")
+    return where[0], where[1]
+
+
+def _split(prompts: list[Prompt]) -> Stream:
+    """A file's prompts in three parts: two fifths, two fifths and one fifth, by a hash's order."""
+    keys = sorted({prompt.key: key_hash(prompt) for prompt in prompts}.items(), key=lambda k: k[1])
+    reference = max(1, len(keys) // 5)
+    discover = (len(keys) - reference) // 2
+    parts: dict[str, Part] = {}
+    for i, (key, _) in enumerate(keys):
+        rest: Part = "discover" if i < reference + discover else "evaluate"
+        parts[key] = "reference" if i < reference else rest
+
+    def stream(words: Words, seed: int, part: Part) -> Iterator[Prompt]:
+        chosen = [prompt for prompt in prompts if parts[prompt.key] == part]
+        Random(f"{seed} {part}").shuffle(chosen)
+        return iter(chosen)
+
+    return stream

@@ -1,0 +1,59 @@
+"""Sentiment: one adjective decides whether a sentence is positive or negative.
+
+Made for a sentence encoder (all-MiniLM-L6-v2) with a nearest-centroid readout, see
+`unweave.model.probe`: the sentences that the centroids come from have other patterns than these.
+"""
+
+from random import Random
+
+from unweave.behaviours.prompt import Prompt, fill
+from unweave.behaviours.task import task
+from unweave.behaviours.words import Words
+from unweave.metrics import LOGIT_DIFFERENCE
+
+CLASSES = ("positive", "negative")
+TEMPLATES = (
+    "The {thing} at the hotel was {adjective}.",
+    "Everyone said that the {thing} was {adjective}.",
+    "We found the {thing} rather {adjective}.",
+    "She called the {thing} a {adjective} one.",
+)
+THINGS = """
+    food music service room film concert dinner view garden lecture breakfast staff kitchen bar
+    tour show wine bed pool party
+"""
+POSITIVE = """
+    good great excellent wonderful perfect lovely fantastic brilliant pleasant amazing beautiful
+    nice impressive delightful
+"""
+NEGATIVE = """
+    bad poor terrible awful horrible nasty dreadful disgusting boring ugly disappointing weak sad
+    cheap
+"""
+
+
+@task("sentiment", metric=LOGIT_DIFFERENCE, model="minilm-sentiment", only_correct=True)
+def sentiment(words: Words, n: int, rng: Random) -> list[Prompt]:
+    """An adjective makes a sentence positive or negative; corrupted, it is opposite."""
+    things = words.single(THINGS)
+    sides = (words.single(POSITIVE), words.single(NEGATIVE))
+    pairs = list(zip(*sides, strict=False))
+    prompts = []
+    for i in range(n):
+        template = i % len(TEMPLATES)
+        pair, thing = rng.choice(pairs), rng.choice(things)
+        right, wrong = rng.sample((0, 1), 2)
+        clean, spans = fill(TEMPLATES[template], thing=thing, adjective=pair[right])
+        corrupted, _ = fill(TEMPLATES[template], thing=thing, adjective=pair[wrong])
+        prompts.append(
+            Prompt(
+                clean,
+                corrupted,
+                answers=(CLASSES[right],),
+                distractors=(CLASSES[wrong],),
+                template=str(template),
+                spans=spans,
+                key=f"{template} {pair[0]} {thing}",
+            )
+        )
+    return prompts

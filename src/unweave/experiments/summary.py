@@ -1,0 +1,166 @@
+"""From the cells of a comparison to a row each, means over seeds, and the paper's figures."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from unweave.evaluation.api import chance_json
+from unweave.evaluation.random_circuits import Draws, against
+
+Record = Mapping[str, Any]
+# Figures of a row that are averaged over seeds.
+FIGURES = (
+    "cmd",
+    "cpr",
+    "k80",
+    "k95",
+    "auc",
+    "sweep_auc",
+    "faithfulness",
+    "off",
+    "beaten",
+    "farther",
+    "up_to",
+    "seconds",
+    "forwards",
+)
+
+
+def row(cell: Record, reference: Record, size: int | None) -> dict[str, Any]:
+    """One line of the table.
+
+    Args:
+        size: Nodes of the leader's circuit: at this size the method's ranking is read too.
+    """
+    key = {name: cell[name] for name in ("task", "method", "seed")}
+    if "error" in cell:
+        return {**key, "error": cell["error"]}
+    curve, roc = cell["curve"], cell["roc"].get("published")
+    at = size if size is not None and size != len(cell["circuit"]) else None
+    faithful = cell["faithfulness"] if at is None else value_at(curve, at)
+    count = len(cell["circuit"]) if at is None else at
+    found = {
+        **key,
+        "cmd": curve["cmd"],
+        "cpr": curve["cpr"],
+        "k80": curve["k80"],
+        "k95": curve["k95"],
+        "auc": roc and roc["auc"],
+        "sweep_auc": roc and roc["sweep_auc"],
+        "roc": cell["roc"],
+        "size": count,
+        "faithfulness": faithful,
+        "off": abs(1 - faithful),
+        "seconds": cell["seconds"],
+        "circuit": cell["circuit"],
+        "curve": curve,
+        "curves": cell["curves"],
+    }
+    if "error" in reference:
+        return found
+    drawn = [Draws(d["size"], d["fraction"], tuple(d["faithfulness"])) for d in reference["random"]]
+    chance = chance_json(against(faithful, count, drawn))
+    own = chance["own"] or {}
+    return found | {
+        "nodes": reference["nodes"],
+        "chance": chance,
+        "beaten": own.get("beaten"),
+        "farther": own.get("farther"),
+        "up_to": chance["up_to"],
+        "forwards": cell["seconds"] / reference["forward_seconds"],
+    }
+
+
+def value_at(curve: Record, size: int) -> float:
+    """Faithfulness at a size, on the line between the two sizes next to it."""
+    points = list(zip(curve["sizes"], curve["faithfulness"], strict=True))
+    for (low, left), (high, right) in pairwise(points):
+        if low <= size <= high:
+            return left + (right - left) * (size - low) / (high - low)
+    return points[-1][1]
+
+
+def summary(rows: Sequence[Record]) -> list[dict[str, Any]]:
+    """Means over seeds for each task and method, with the spread where there are several."""
+    keys = list(dict.fromkeys((row["task"], row["method"]) for row in rows))
+    return [_mean(key, [r for r in rows if (r["task"], r["method"]) == key]) for key in keys]
+
+
+def _mean(key: tuple[str, str], rows: Sequence[Record]) -> dict[str, Any]:
+    good = [row for row in rows if "error" not in row]
+    found: dict[str, Any] = {"task": key[0], "method": key[1], "seeds": len(good)}
+    if errors := [row["error"] for row in rows if "error" in row]:
+        found["error"] = errors[0]
+    if not good:
+        return found
+    found["size"] = statistics.mean(row["size"] for row in good)
+    spread = {}
+    for name in FIGURES:
+        values = [row.get(name) for row in good]
+        # A crossing that one seed never reaches has no mean.
+        there = [value for value in values if value is not None]
+        whole = len(there) == len(values)
+        found[name] = statistics.mean(there) if there and whole else None
+        if whole and len(there) > 1:
+            spread[name] = statistics.stdev(there)
+    return found | ({"spread": spread} if spread else {})
+
+
+def figures(rows: Sequence[Record], references: Sequence[Record]) -> dict[str, Any]:
+    """The paper's three figures as data, one entry for each dot or line."""
+    good = [row for row in rows if "error" not in row]
+    shared = [r for r in references if "error" not in r]
+    return {
+        "runtime_against_auc": [
+            _pick(row, "seconds", "forwards", "auc", "sweep_auc") for row in good if row["auc"]
+        ],
+        "faithfulness_against_size": [
+            *(line for row in good for line in _lines(row)),
+            *(_random_line(reference) for reference in shared),
+            *(
+                {**_pick(reference), "line": name, "sizes": [known["size"]]}
+                | {"faithfulness": [known["faithfulness"]]}
+                for reference in shared
+                for name, known in reference["known"].items()
+            ),
+        ],
+        "random_circuits_beaten": [
+            {
+                **_pick(row, "size", "nodes", "faithfulness"),
+                "fractions": [share["fraction"] for share in row["chance"]["shares"]],
+                "beaten": [share["beaten"] for share in row["chance"]["shares"]],
+                "farther": [share["farther"] for share in row["chance"]["shares"]],
+                "mark": row["chance"]["mark"],
+            }
+            for row in good
+            if "chance" in row
+        ],
+    }
+
+
+def _lines(row: Record) -> list[dict[str, Any]]:
+    """A method's curve under the main ablation and under the others."""
+    main = {**_pick(row), "line": row["method"], **_xy(row["curve"])}
+    others = [
+        {**_pick(row), "line": f"{row['method']}, {ablation} ablation", **_xy(curve)}
+        for ablation, curve in row["curves"].items()
+    ]
+    return [main, *others]
+
+
+def _random_line(reference: Record) -> dict[str, Any]:
+    return {
+        **_pick(reference),
+        "line": "random",
+        "sizes": [draws["size"] for draws in reference["random"]],
+        "faithfulness": [statistics.mean(draws["faithfulness"]) for draws in reference["random"]],
+    }
+
+
+def _xy(curve: Record) -> dict[str, Any]:
+    return {"sizes": curve["sizes"], "faithfulness": curve["faithfulness"]}
+
+
+def _pick(record: Record, *names: str) -> dict[str, Any]:
+    return {name: record[name] for name in ("task", "method", "seed", *names) if name in record}

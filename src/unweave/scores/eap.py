@@ -1,0 +1,45 @@
+"""EAP: gradient × difference (attribution patching; Syed, Rager & Conmy, 2023).
+
+    node  s(u)    = ⟨∂m/∂z_u, z_u − μ_u⟩
+    edge  s(u, v) = ⟨∂m/∂(input of v), out_u − out_u(μ)⟩
+
+all at the clean run, summed over positions, averaged over examples. v is the query, key or value
+of one head, an MLP or the logits, and out_u what node u adds to the residual stream.
+"""
+
+import torch
+
+from unweave.circuits import EdgeScores, Scores
+from unweave.graph import graph_of
+from unweave.scores.edges import EdgeGradients, contributions, edge_parts, matrix_of
+from unweave.scores.gradients import differences, metric_gradients, node_products, parts
+from unweave.scores.problem import Method, Options, Problem, edge_scores, methods, node_scores
+
+
+def score(problem: Problem, options: Options) -> Scores:
+    """One forward and one backward pass for all nodes."""
+    model, columns = problem.model, []
+    for part in parts(len(problem.batch), model.network.device):
+        batch, ablation = problem.batch.select(part), problem.ablation.select(part)
+        gradients, values, _ = metric_gradients(model, batch, problem.points)
+        deltas = differences(values, ablation, batch)
+        columns.append(node_products(problem, gradients, deltas, batch))
+    return node_scores(problem, torch.cat(columns, 1), method="eap")
+
+
+def score_edges(problem: Problem, options: Options) -> EdgeScores:
+    """One forward and one backward pass for all edges."""
+    model, graph, total = problem.model, graph_of(problem.model), None
+    for part in edge_parts(problem, graph):
+        batch, ablation = problem.batch.select(part), problem.ablation.select(part)
+        gradients = EdgeGradients(model, batch, graph)
+        clean = gradients.add()
+        scores = matrix_of(gradients, contributions(model, graph, batch, ablation, clean))
+        total = scores if total is None else total + scores
+    assert total is not None
+    return edge_scores(problem, graph, total / len(problem.batch), method="eap")
+
+
+methods.register("eap")(
+    Method("eap", "gradient × difference, one backward pass", score, score_edges=score_edges)
+)

@@ -1,0 +1,172 @@
+"""Gradients of the metric at named points, by autograd over our own program."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from unweave.ablation import Ablation, position_index
+from unweave.batch import Batch
+from unweave.model.algebra import Plain
+from unweave.model.model import Model
+from unweave.model.program import Stream, stages
+from unweave.patching.circuits import Patch, read_positions
+from unweave.scores.problem import Problem
+from unweave.sites import HEAD_KINDS, Point, Site
+
+ROWS = 16  # prompts in one forward and backward pass on a CPU
+
+Activations = Mapping[Point, Float[Tensor, "batch position *unit"]]
+
+
+@dataclass(eq=False)
+class Tap(Patch):
+    """A run, possibly ablated, that keeps values with their gradients at some points.
+
+    Args:
+        points: Where gradients are taken.
+        given: Values that replace what the run computes, by point.
+        taps: What the run uses at each point, in its graph: the gradient is taken there.
+        computed: What each point's nodes computed themselves, before any ablation.
+    """
+
+    points: frozenset[Point] = frozenset()
+    given: Activations = field(default_factory=dict)
+    taps: dict[Point, Tensor] = field(default_factory=dict)
+    computed: dict[Point, Tensor] = field(default_factory=dict)
+
+    def at(self, x: Tensor, point: Point) -> Tensor:
+        x = self.given.get(point, x)
+        if point not in self.points:
+            return super().at(x, point)
+        self.computed[point] = x.detach()
+        self.taps[point] = tracked(super().at(x, point))
+        return self.taps[point]
+
+
+def tracked(x: Tensor) -> Tensor:
+    """A tensor that gradients can be taken at; where nothing before it needs any, a fresh leaf."""
+    return x if x.requires_grad else x.detach().requires_grad_()
+
+
+def metric_gradients(
+    model: Model,
+    batch: Batch,
+    points: Iterable[Point],
+    keep: dict[Point, Bool[Tensor, "circuit #batch #position unit"]] | None = None,
+    ablation: Ablation | None = None,
+    given: Activations | None = None,
+    algebra: Callable[..., Tap] = Tap,
+) -> tuple[dict[Point, Tensor], dict[Point, Tensor], Float[Tensor, " batch"]]:
+    """One forward and one backward pass.
+
+    Args:
+        keep: What an ablated run keeps, for one circuit; None ablates nothing.
+        given: Values that replace what the run computes, by point.
+        algebra: The run's operations; a subclass of `Tap` may hold coefficients constant.
+
+    Returns:
+        The gradient of each example's metric at each point, what each point's nodes computed
+        themselves, and the metric.
+    """
+    ops = algebra(
+        keep or {},
+        ablation or Ablation("none"),
+        len(batch),
+        read_positions(model, batch)[:, None],
+        points=frozenset(points),
+        given=given or {},
+    )
+    with torch.enable_grad():
+        metric = run_from(model, batch, ops)
+        gradients = gradients_at(metric, ops.taps)
+    return gradients, ops.computed, metric.detach()
+
+
+def run_from(
+    model: Model,
+    batch: Batch,
+    ops: Plain,
+    start: int = 0,
+    stream: Stream[Tensor] | None = None,
+) -> Float[Tensor, " batch"]:
+    """The metric of a run that begins at a stage of the program, with what enters it."""
+    for stage in stages(model.network, batch.clean)[start:]:
+        stream = stage.apply(ops, stream)
+    assert stream is not None
+    return batch.readout.measure(stream.x[:, 0])
+
+
+def gradients_at(metric: Float[Tensor, " batch"], taps: dict) -> dict:
+    """∂Σmetric at every tapped tensor, 0 where the metric does not depend on it."""
+    found = torch.autograd.grad(metric.sum(), list(taps.values()), allow_unused=True)
+    return {
+        key: torch.zeros_like(taps[key]) if gradient is None else gradient
+        for key, gradient in zip(taps, found, strict=True)
+    }
+
+
+def parts(count: int, device: torch.device) -> list[slice]:
+    """Prompts, a few at a time: the backward pass keeps every activation."""
+    rows = ROWS if device.type == "cpu" else 8 * ROWS
+    return [slice(i, min(i + rows, count)) for i in range(0, count, rows)]
+
+
+def differences(values: Activations, ablation: Ablation, batch: Batch) -> dict[Point, Tensor]:
+    """z − μ at every point; in the last block an MLP has only the position that is read."""
+    return {point: x - ablation_of(ablation, point, x, batch) for point, x in values.items()}
+
+
+def ablation_of(
+    ablation: Ablation, point: Point, x: Float[Tensor, "batch left *unit"], batch: Batch
+) -> Float[Tensor, "batch left *unit"]:
+    """The ablation of an activation that holds all positions, or only the one that is read."""
+    side = batch.clean if batch.clean.decoder is None or point.stack else batch.clean.decoder
+    cut = x.shape[1] < side.mask.shape[1]
+    return ablation.at(point, x, batch.readout.read[:, None] if cut else None)
+
+
+def node_products(
+    problem: Problem,
+    gradients: Activations,
+    deltas: Activations,
+    batch: Batch,
+) -> Float[Tensor, "node batch"]:
+    """⟨gradient, delta⟩ of every node, over its positions."""
+    products = {point: (gradients[point] * deltas[point]).sum(-1) for point in problem.points}
+    return gather_nodes(problem.nodes, products, batch)
+
+
+def gather_nodes(
+    nodes: Iterable[Site], products: dict[Point, Float[Tensor, "batch left *head"]], batch: Batch
+) -> Float[Tensor, "node batch"]:
+    """Per node: its unit, summed over positions or at its own.
+
+    In the last block an MLP's output is there only at the position that is read.
+    """
+    rows, picked = [], {}
+    for node in nodes:
+        key = (node.point, node.position)
+        if key not in picked:  # every unit of a point at once
+            where = position_index(node, batch.clean, batch.positions)
+            picked[key] = _at_position(products[node.point], where, node.point, batch)
+        value = picked[key]
+        rows.append(value[:, node.unit] if node.point.kind in HEAD_KINDS else value)
+    return torch.stack(rows)
+
+
+def _at_position(
+    value: Float[Tensor, "batch left *head"],
+    where: Int[Tensor, " batch"] | None,
+    point: Point,
+    batch: Batch,
+) -> Float[Tensor, "batch *head"]:
+    if where is None:
+        return value.sum(1)
+    side = batch.clean if batch.clean.decoder is None or point.stack else batch.clean.decoder
+    if value.shape[1] == side.mask.shape[1]:
+        return value[torch.arange(len(value), device=value.device), where]
+    hit = (where == batch.readout.read).reshape(-1, *(1,) * (value.ndim - 2))
+    return torch.where(hit, value[:, 0], 0.0)

@@ -1,0 +1,44 @@
+"""Random scores: the chance level of every comparison."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unweave.circuits import EdgeScores, Scores
+from unweave.graph import graph_of
+from unweave.scores.problem import Method, Options, Problem, edge_scores, methods, node_scores
+
+
+def score(problem: Problem, options: Options) -> Scores:
+    """Uniform in [0, 1), one draw a node, the same for every example."""
+    values = _draw((len(problem.nodes), 1), options["seed"], problem)
+    return node_scores(
+        problem,
+        values.expand(-1, len(problem.batch)),
+        method="random",
+        seed=str(options["seed"]),
+    )
+
+
+def score_edges(problem: Problem, options: Options) -> EdgeScores:
+    """Uniform in [0, 1), one draw an edge."""
+    graph = graph_of(problem.model)
+    matrix = _draw((len(graph.destinations), len(graph.sources)), options["seed"], problem)
+    return edge_scores(problem, graph, matrix, method="random", seed=str(options["seed"]))
+
+
+def _draw(shape: tuple[int, int], seed: int, problem: Problem) -> Float[Tensor, "n m"]:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=draw, dtype=problem.model.network.dtype)
+
+
+methods.register("random")(
+    Method(
+        "random",
+        "uniform scores by seed",
+        score,
+        {"seed": 0},
+        score_edges,
+        help={"seed": "decides the scores"},
+    )
+)

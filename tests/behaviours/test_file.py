@@ -1,0 +1,300 @@
+"""Task files: what is read is what was written, and every bad line is found."""
+
+import csv
+import io
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unweave.behaviours.file import find_task, read_task, validate
+from unweave.behaviours.prompt import Prompt
+from unweave.behaviours.task import task, tasks
+from unweave.behaviours.words import Words
+from unweave.errors import UnweaveError
+from unweave.metrics import LOGIT_DIFFERENCE
+
+GOOD = {
+    "clean": "The city of Paris lies in",
+    "corrupted": "The city of Rome lies in",
+    "answer": " France",
+    "distractor": " Italy",
+    "positions": {"city": "Paris"},
+}
+
+
+def line(**changes) -> dict:
+    """A good line with some fields changed; None drops one."""
+    fields = {name: value for name, value in (GOOD | changes).items() if value is not None}
+    return fields
+
+
+def lines(n: int) -> list[dict]:
+    return [line(clean=f"In {i} the city of Paris lies in") for i in range(n)]
+
+
+def write(path, rows) -> None:
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows))
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "cities.jsonl"
+
+
+BAD = {
+    "{": "not JSON",
+    "[1]": "expected an object",
+    json.dumps(line(clean=None)): "'clean' is missing",
+    json.dumps(line(clean=7)): "clean is 7: expected a text",
+    json.dumps(line(clean="", positions=None)): "the clean text is empty",
+    json.dumps(line(corrupted=GOOD["clean"])): "clean and corrupted are the same",
+    json.dumps(line(answr=" x")): "unknown column 'answr': did you mean answer",
+    json.dumps(line(answer=None)): "expected 'answer' or 'answers': neither",
+    json.dumps(line(answers=[" x"])): "expected 'answer' or 'answers': both",
+    json.dumps(line(answer=[])): "there is no answer",
+    json.dumps(line(answer="")): "an empty answer",
+    json.dumps(line(answer=1.5)): "expected a text or a token id",
+    json.dumps(line(answer="France")): "begin it with a space, ' France'",
+    json.dumps(line(distractor=" France")): "is an answer and a distractor",
+    json.dumps(line(positions=[1, 2])): "expected names with",
+    json.dumps(line(positions={"city": "i"})): "is 4 times in the clean text",
+    json.dumps(line(positions={"city": "Oslo"})): "is 0 times in the clean text",
+    json.dumps(line(positions={"city": [3, 99]})): "in a text of 25 characters",
+    json.dumps(line(positions={"city": [3]})): r"expected \[start, end\]",
+    json.dumps(line(positions={"end": [3, 4]})): "choose another name",
+    json.dumps(line(positions={"my city": [3, 4]})): "cannot name a position",
+    json.dumps(line(positions={"14": [3, 4]})): "cannot name a position",
+    json.dumps(line(clean="half \ud800", positions=None)): "lone surrogate",
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_line_is_reported_with_its_number_and_reason(file, bad):
+    write(file, [*lines(3), "", bad])
+    (problem,) = validate(file)
+    assert problem.line == 5
+    with pytest.raises(UnweaveError, match=rf"cities.jsonl line 5: .*{BAD[bad]}"):
+        read_task(file)
+
+
+def test_every_bad_line_is_reported(file):
+    write(file, [*BAD, *lines(3)])
+    assert [line for line, _ in validate(file)] == [*range(1, len(BAD) + 1)]
+    with pytest.raises(UnweaveError, match=rf"line 1: .* \({len(BAD) - 1} more"):
+        read_task(file)
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [([], "the file is empty"), (lines(2), "2 prompts in the file"), (lines(2) * 2, "again")],
+)
+def test_too_few_prompts(file, rows, reason):
+    write(file, rows)
+    with pytest.raises(UnweaveError, match=reason):
+        read_task(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "the file is empty"),
+        ("clean,corrupted,answer,distractor", "the file is empty"),
+        ("clean,corrupted,answer,distractr\n", "unknown column 'distractr': did you mean"),
+        ("clean,clean,answer,distractor\n", "column 'clean' twice"),
+        ("clean,corrupted,answer,distractor\na,b, c\n", "3 fields under 4 columns"),
+        ('clean,corrupted,answer,distractor\n"a,b, c\n', "not CSV"),
+    ],
+)
+def test_bad_csv(tmp_path, text, reason):
+    path = tmp_path / "cities.csv"
+    path.write_text(text)
+    assert any(reason in problem.reason for problem in validate(path))
+
+
+def test_csv_line_numbers_count_lines_of_the_file(tmp_path):
+    path = tmp_path / "cities.csv"
+    path.write_text('clean,corrupted,answer,distractor\n"two\nlines",b, c, d\na,a, c, d\n')
+    assert [problem.line for problem in validate(path)] == [4]
+
+
+@pytest.mark.parametrize("name", ["none.jsonl", "folder.jsonl", "latin.jsonl"])
+def test_unreadable_file(tmp_path, name):
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "latin.jsonl").write_bytes(b'{"clean": "caf\xe9"}')
+    with pytest.raises(UnweaveError, match="cannot be read"):
+        validate(tmp_path / name)
+
+
+def test_answers_of_several_tokens(file, tokenized):
+    model = tokenized["two-digit BPE"]
+    good = line(clean="The {} key", corrupted="The men", answer=" is", distractor=" are")
+    rows = [good | {"clean": f"The {word} key", "positions": {}} for word in ("old", "new", "big")]
+    rows[1]["answer"] = " isareis"
+    write(file, rows)
+    assert validate(file) == []
+    (problem,) = validate(file, model)
+    assert problem.line == 2
+    assert "' isareis' is 3 tokens" in problem.reason
+    assert "choose a single-token answer" in problem.reason
+    assert "--first-token" in problem.reason
+    with pytest.raises(UnweaveError, match="' isareis' is"):
+        _batches(file, model, False)
+    assert validate(file, model, first_token=True) == []
+    _batches(file, model, True)
+
+
+def _batches(file, model, first_token: bool) -> list:
+    found = find_task(file, first_token)
+    return [found.batch(model, part=part) for part in ("discover", "evaluate", "reference")]
+
+
+def test_prompts_may_differ_in_length(file, tokenized):
+    model = tokenized["WordPiece"]
+    prompts = [
+        {
+            "clean": f"The {'old ' * i}keys near the table",
+            "corrupted": "The key near the table",
+            "answers": [" are", " were"],
+            "distractor": " is",
+            "positions": {"subject": "keys"},
+        }
+        for i in range(6)
+    ]
+    write(file, prompts)
+    for batch in _batches(file, model, False):
+        assert set(batch.positions) == {"subject", "end"}
+        for row, text in enumerate(batch.texts):
+            assert batch.positions["subject"][row] == 1 + text.count("old")
+            assert batch.readout.read[row] == 4 + text.count("old")
+            assert batch.read_corrupted[row] == 4
+        assert not batch.aligned or all("old" not in text for text in batch.texts)
+
+
+def test_parts_are_disjoint_and_cover_the_file(file, tokenized):
+    write(file, lines(20))
+    found = read_task(file)
+    parts = [
+        {prompt.clean for prompt in found.prompts(tokenized["WordPiece"], seed=seed, part=part)}
+        for seed, part in ((0, "discover"), (1, "evaluate"), (2, "reference"))
+    ]
+    assert [len(part) for part in parts] == [8, 8, 4]
+    assert len(set.union(*parts)) == 20
+
+
+def test_token_ids_are_answers_too(file, tokenized):
+    model = tokenized["WordPiece"]
+    rows = [line(clean=f"{i} keys", answer=5, distractor=6, positions=None) for i in range(4)]
+    write(file, [*rows, line(clean="The keys", answer=10**6, distractor=6, positions=None)])
+    (problem,) = validate(file, model)
+    assert problem.line == 5
+    assert "has outputs 0–" in problem.reason
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1, max_size=12)
+
+
+@st.composite
+def prompt_rows(draw) -> dict:
+    clean = draw(texts)
+    start = draw(st.integers(0, len(clean) - 1))
+    stop = draw(st.integers(start + 1, len(clean)))
+    answers = draw(st.lists(texts, min_size=2, max_size=4, unique=True))
+    return {
+        "clean": clean,
+        "corrupted": draw(texts.filter(lambda text: text != clean)),
+        "answers": [f" {text}" for text in answers[1:]],
+        "distractors": [f" {answers[0]}"],
+        "positions": {"there": [start, stop]},
+    }
+
+
+several = st.lists(prompt_rows(), min_size=3, max_size=6, unique_by=lambda row: row["clean"])
+
+
+@given(several)
+def test_what_is_read_is_what_was_written(tmp_path_factory, tokenized, rows):
+    folder = tmp_path_factory.mktemp("tasks")
+    write(folder / "some.jsonl", rows)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, rows[0])
+    writer.writeheader()
+    for row in rows:
+        cells = {name: "|".join(row[name]) for name in ("answers", "distractors")}
+        writer.writerow(row | cells | {"positions": json.dumps(row["positions"])})
+    (folder / "some.csv").write_bytes(table.getvalue().encode())
+    bars = any("|" in text for row in rows for text in row["answers"] + row["distractors"])
+    words = Words(tokenized["WordPiece"])
+    for name in ["some.jsonl"] if bars else ["some.jsonl", "some.csv"]:
+        if validate(folder / name):
+            # A pair and its flip count once, so that three lines may be too few.
+            assert len({frozenset((row["clean"], row["corrupted"])) for row in rows}) < 3
+            continue
+        stream = read_task(folder / name).stream
+        read = [p for part in ("discover", "evaluate", "reference") for p in stream(words, 0, part)]
+        found = {prompt.clean: prompt for prompt in read}
+        assert len(read) == len(found) == len(rows)
+        for row in rows:
+            prompt = found[row["clean"]]
+            assert prompt.corrupted == row["corrupted"]
+            assert list(prompt.answers) == row["answers"]
+            assert list(prompt.distractors) == row["distractors"]
+            assert prompt.spans == {"there": tuple(row["positions"]["there"])}
+
+
+@given(several, st.data())
+def test_bad_lines_among_good_ones(tmp_path_factory, rows, data):
+    path = tmp_path_factory.mktemp("tasks") / "some.jsonl"
+    rows = [json.dumps(row) for row in rows]
+    bad = data.draw(st.lists(st.integers(0, len(rows)), min_size=1, unique=True))
+    for index in sorted(bad, reverse=True):
+        rows.insert(index, data.draw(st.sampled_from(sorted(BAD))))
+    path.write_text("\n".join(rows))
+    wanted = [i for i, row in enumerate(rows, start=1) if row in BAD]
+    assert [line for line, _ in validate(path)] == wanted
+
+
+@given(st.binary(max_size=200), st.sampled_from(["some.jsonl", "some.csv"]))
+def test_rubbish_is_never_a_crash(tmp_path_factory, content, name):
+    path = tmp_path_factory.mktemp("tasks") / name
+    path.write_bytes(content)
+    with suppress(UnweaveError):
+        assert validate(path)
+
+
+def test_find_task(file):
+    assert find_task("ioi") is tasks["ioi"]
+    write(file, lines(5))
+    assert find_task(str(file)).name == "cities"
+    with pytest.raises(UnweaveError, match="did you mean docstring"):
+        find_task("docstrings")
+    with pytest.raises(UnweaveError, match=r"ends in .jsonl or .csv"):
+        find_task("cities.txt")
+
+
+def test_a_task_is_one_decorated_function(tokenized, monkeypatch):
+    monkeypatch.setattr(tasks, "_entries", dict(tasks._entries))
+
+    @task("colours", metric=LOGIT_DIFFERENCE, relative=("thing+1",))
+    def colours(words, n, rng):
+        """Snow is white."""
+        things = words.single(["stone", "river", "apple", "table", "horse", "music"])
+        return [
+            Prompt(
+                f"The {thing} and the {other} said {word}",
+                f"The {thing} and the {thing} said {word}",
+                (" is",),
+                (" are",),
+                spans={"thing": (4, 4 + len(thing))},
+            )
+            for thing, other, word in (rng.sample(things, 3) for _ in range(n))
+        ]
+
+    found = find_task("colours")
+    assert found is colours
+    assert found.summary == "Snow is white."
+    batch = found.batch(tokenized["WordPiece"], 10)
+    assert len(batch) == 10
+    assert (batch.positions["thing+1"] == 2).all()

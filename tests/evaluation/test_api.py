@@ -1,0 +1,81 @@
+"""`evaluate`: the whole record, on a model whose circuit is known."""
+
+import json
+
+import pytest
+
+from unweave.errors import UnweaveError
+from unweave.evaluation.api import PARTS, evaluate
+from unweave.experiments.files import plain, read_json, write_json
+from unweave.scores.problem import methods
+
+
+@pytest.fixture(scope="module")
+def scores(setting):
+    return methods["patching"].run(setting.discover)
+
+
+@pytest.fixture(scope="module")
+def evaluation(setting, problem, scores, circuit):
+    others = {name: p.ablation for name, p in setting.held_out.items()}
+    return evaluate(problem, scores, circuit, ablations=others, known=setting.known, draws=10)
+
+
+def test_everything_about_the_wired_circuit(evaluation):
+    assert evaluation.faithfulness["mean"].value == pytest.approx(1, abs=0.02)
+    assert evaluation.faithfulness["zero"].value < 0.5  # without the head that finds positions
+    assert set(evaluation.curves) == {"mean", "zero"}
+    assert evaluation.known["published"] == pytest.approx(1, abs=0.02)
+    assert evaluation.roc["published"].auc == 1.0
+    assert evaluation.chance.shares[0].farther == 1.0
+    assert len(evaluation.chance.shares) == 10
+    assert evaluation.completeness.worst < 0.02
+    assert evaluation.stability.overlap > 0.9
+
+
+def test_the_record_is_json(evaluation):
+    record = json.loads(json.dumps(plain(evaluation.to_json()), allow_nan=False))
+    assert record["schema_version"] == 1
+    assert record["size"] == 2
+    assert {"cmd", "cpr", "k80", "k95"} <= set(record["curves"]["mean"])
+    assert record["chance"]["own"]["draws"] == 10
+
+
+def test_without_a_circuit_the_smallest_faithful_prefix(problem, scores):
+    found = evaluate(problem, scores, parts=())
+    assert set(found.circuit) == {"a1.h2", "a2.h0"}
+    assert found.chance is None
+    assert evaluate(problem, scores, size=5, parts=()).circuit == tuple(scores.ranking()[:5])
+
+
+def test_a_list_of_nodes_will_do(problem):
+    found = evaluate(problem, ["a2.h0", "1.2"], parts=("curve",))
+    assert found.curves["mean"].first(0.95) == 2
+    assert found.stability is None
+
+
+def test_bad_input(problem):
+    with pytest.raises(UnweaveError, match="did you mean curve"):
+        evaluate(problem, ["a2.h0"], parts=("curves",))  # type: ignore[arg-type]
+    with pytest.raises(UnweaveError, match=r"a7\.h0 is no node"):
+        evaluate(problem, ["a7.h0"])
+    with pytest.raises(UnweaveError, match="named twice"):
+        evaluate(problem, ["a2.h0", "2.0"])
+    assert set(PARTS) >= {"chance", "roc"}
+
+
+def test_files_are_written_whole(tmp_path):
+    path = tmp_path / "deep" / "a.json"
+    write_json(path, {"x": float("nan"), "y": (1, 2)})
+    assert read_json(path, "a record") == {"x": None, "y": [1, 2]}
+    with pytest.raises(TypeError):
+        write_json(path, {"x": object()})
+    assert [p.name for p in path.parent.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\xff"])
+def test_broken_files_are_named(tmp_path, text):
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UnweaveError, match=r"a\.json.*expected a record"):
+        read_json(path, "a record")

@@ -1,0 +1,134 @@
+"""Models whose circuit we built: they do what they should, and methods find what is there."""
+
+import pytest
+import torch
+
+from unweave.ablation import activations
+from unweave.behaviours.accuracy import task_accuracy
+from unweave.behaviours.file import find_task
+from unweave.behaviours.synthetic.tracr import WIRINGS
+from unweave.behaviours.task import made
+from unweave.decomposition.api import relevance
+from unweave.errors import UnweaveError
+from unweave.evaluation.faithfulness import faithfulness_of
+from unweave.evaluation.roc import roc
+from unweave.experiments.comparison_cells import Budget, Setting
+from unweave.model.loading import load
+from unweave.model.model import Model
+from unweave.model.synthetic import built, tracr_programs
+from unweave.model.synthetic.tracr_compile import LETTERS, tracr
+from unweave.model.synthetic.tracr_network import network
+from unweave.scores.problem import methods
+from unweave.testing.task import check_task
+
+needs_tracr = pytest.mark.skipif(
+    not tracr_programs.available(), reason='tracr is not installed: pip install "unweave[tracr]"'
+)
+NAMES = [
+    pytest.param(name, marks=needs_tracr) if name.startswith("tracr:") else name for name in made
+]
+ABLATIONS = ("mean", "counterfactual", "zero")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def model(request) -> Model:
+    return load(request.param)
+
+
+@pytest.fixture(scope="module")
+def settings(model) -> dict[str, Setting]:
+    task = find_task(model.name)
+    return {name: Setting(task, model, 0, Budget(name, 24, 24, "heads+mlps")) for name in ABLATIONS}
+
+
+def test_every_built_model_has_a_task():
+    assert set(built) == set(made)
+
+
+def test_the_task_keeps_its_contract_and_the_model_does_it(model):
+    task = find_task(model.name)
+    check_task(task, model)
+    assert task_accuracy(model, task.batch(model, 32)).correct == 1.0
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS)
+def test_the_circuit_alone_does_the_task(settings, ablation):
+    problem = settings[ablation].discover
+    known = settings[ablation].known["published"]
+    assert float(faithfulness_of(problem, [known])[0]) == pytest.approx(1, abs=0.02)
+
+
+def test_what_never_changes_is_no_part_of_the_circuit_under_mean(settings):
+    """A node of the zero circuit is missing under mean exactly when its output is constant."""
+    setting = settings["mean"]
+    batch, circuit = setting.discover.batch, setting.task.known[setting.model.name]
+    points, sides = setting.discover.points, (batch.clean, batch.corrupted)
+    runs = [activations(setting.model, side, points) for side in sides]
+    mask = batch.clean.mask.repeat(2, 1)[..., None]
+    for node in circuit.under("zero"):
+        # Clean and corrupted prompts, one below the other: the mean is over corrupted ones.
+        x = torch.cat([run[node.point] for run in runs])
+        x = (x if node.unit is None else x[:, :, node.unit]) * mask
+        groups = [x[batch.groups.repeat(2) == group] for group in batch.groups.unique()]
+        varies = any(not torch.allclose(g, g[:1].expand_as(g), atol=1e-4) for g in groups)
+        if not setting.model.name.startswith("tracr:"):  # there, an MLP serves two programs
+            assert varies == (node in circuit.under("mean")), node
+        assert varies or node not in circuit.under("mean"), node
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS)
+@pytest.mark.parametrize("method", ["cdt", "patching", "sweep"])
+def test_cdt_and_exact_patching_find_the_circuit(settings, ablation, method):
+    problem = settings[ablation].discover
+    if method == "sweep":
+        nodes, ablation = list(problem.nodes), problem.ablation
+        scores = relevance(
+            problem.model, problem.batch, nodes, rules="removal", ablation=ablation, pairs=()
+        )
+    else:
+        scores = methods[method].run(problem)
+    auc = roc(scores, settings[ablation].known["published"]).auc
+    assert auc is not None
+    assert auc >= 0.95
+
+
+@needs_tracr
+@pytest.mark.parametrize("name", tracr_programs.PROGRAMS)
+def test_compiled_networks_are_tracrs_own(name):
+    """Our forward pass against tracr's craft model, direction by direction, at every position."""
+    bases, program = tracr("craft.bases"), tracr_programs.compiled(name)
+    for block in program.craft.blocks:
+        if hasattr(block, "heads"):
+            for head in block.heads():
+                head.causal = True
+    model = Model(name, network(program), "built")
+    generator = torch.Generator().manual_seed(0)
+    space = program.craft.residual_space
+    index = [program.directions.index(direction) for direction in space.basis]
+    for length in (1, 5, 8):
+        rows = torch.randint(1, len(LETTERS) + 1, (4, length), generator=generator)
+        tokens = torch.cat((torch.zeros(4, 1, dtype=torch.long), rows), 1)
+        ours = model.logits(tokens)
+        for row, logits in zip(tokens, ours, strict=True):
+            x = (program.tokens[row] + program.positions[: len(row)])[:, index].double().numpy()
+            out = program.craft.apply(bases.VectorInBasis(space.basis, x))
+            theirs = torch.tensor(out.magnitudes).float() @ program.output[:, index].T
+            assert torch.allclose(logits, theirs, atol=1e-4)
+
+
+@needs_tracr
+@pytest.mark.parametrize("name", tracr_programs.PROGRAMS)
+def test_written_circuits_are_those_of_the_weights(name):
+    assert built[f"tracr:{name}"]().wiring == WIRINGS[name]
+
+
+def test_without_tracr_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(tracr_programs, "available", lambda: False)
+    tracr_programs.compiled.cache_clear()
+    with pytest.raises(UnweaveError, match=r"pip install \"unweave\[tracr\]\""):
+        load("tracr:reverse")
+
+
+def test_a_misspelt_name_is_met_with_the_right_one():
+    with pytest.raises(UnweaveError, match="wired-induction"):
+        load("wired-inducton")
