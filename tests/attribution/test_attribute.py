@@ -231,7 +231,7 @@ def test_compare_names_what_is_missing(classifier, monkeypatch):
 
 def test_integrated_gradients_add_up(classifier):
     pytest.importorskip("captum")
-    from unweave.attribution.deletion import metrics
+    from unweave.attribution.deletion import subset_metrics
     from unweave.attribution.peers import integrated_gradients
 
     text = read_text(classifier, TEXTS[1])
@@ -241,4 +241,6 @@ def test_integrated_gradients_add_up(classifier):
     logits = classifier.logits(padded)[0, 0]
     start = float(logits[goal.answer] - logits[goal.other])
     assert sum(scores) == pytest.approx(goal.metric - start, rel=1e-2)
-    assert metrics(classifier, text, goal, [tuple(range(11))])[0] == pytest.approx(goal.metric)
+    assert subset_metrics(classifier, text, goal, [tuple(range(11))])[0] == pytest.approx(
+        goal.metric
+    )

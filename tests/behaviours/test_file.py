@@ -232,8 +232,10 @@ def test_what_is_read_is_what_was_written(tmp_path_factory, tokenized, rows):
             # A pair and its flip count once, so that three lines may be too few.
             assert len({frozenset((row["clean"], row["corrupted"])) for row in rows}) < 3
             continue
-        stream = read_task(folder / name).stream
-        read = [p for part in ("discover", "evaluate", "reference") for p in stream(words, 0, part)]
+        sampler = read_task(folder / name).sampler
+        read = [
+            p for part in ("discover", "evaluate", "reference") for p in sampler(words, 0, part)
+        ]
         found = {prompt.clean: prompt for prompt in read}
         assert len(read) == len(found) == len(rows)
         for row in rows:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from unweave import cli
-from unweave.behaviours.task import made, tasks
+from unweave.behaviours.task import synthetic_tasks, tasks
 from unweave.model import loading
 
 
@@ -24,7 +24,7 @@ def test_list_names_every_task(capsys):
 def test_list_for_programs(capsys):
     assert cli.main(["tasks", "--json"]) == 0
     found = {task["name"]: task for task in json.loads(capsys.readouterr().out)}
-    assert list(found) == [*tasks, *made]
+    assert list(found) == [*tasks, *synthetic_tasks]
     assert "a9.h9" in found["ioi"]["known"]["gpt2"]
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unweave.attribution.render import html, terminal
 from unweave.attribution.target import Target, find_targets, reads_of
-from unweave.attribution.texts import Encoded, Span, Word, blank, read_text
+from unweave.attribution.texts import EncodedText, Span, Word, blank, read_text
 from unweave.batch import Readout
 from unweave.decomposition.api import Precision, relevance
 from unweave.decomposition.ruleset import RuleSet
@@ -37,11 +37,11 @@ from unweave.sites import Point, Site
 # (benchmarks/attribution.py --rules, on other questions than those reported). The paper's rules for
 # tokens are "paper, attention=frozen, clamp=everywhere" with the ablation "zero".
 RULES = "removal, attention=frozen"
-ABLATION: "AblationName" = "padding"
+ABLATION: "WordAblation" = "padding"
 _TEXTS = 16  # texts in one sweep
 
 Phrase = str | Span
-AblationName = Literal["zero", "padding"]
+WordAblation = Literal["zero", "padding"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ def attribute(
     phrases: Sequence[Phrase] = (),
     interactions: Sequence[tuple[Phrase, Phrase]] = (),
     rules: str | RuleSet = RULES,
-    ablation: AblationName = ABLATION,
+    ablation: WordAblation = ABLATION,
     decoder: Sequence[int] | None = None,
     truncate: bool = False,
     precision: Precision | None = None,
@@ -175,7 +175,7 @@ class _Asked:
 
     def __init__(
         self,
-        text: Encoded,
+        text: EncodedText,
         phrases: Sequence[Phrase],
         interactions: Sequence[tuple[Phrase, Phrase]],
     ) -> None:
@@ -219,11 +219,11 @@ class _Sweep:
     """Texts of like length in one sweep of the engine."""
 
     model: Model
-    texts: Sequence[Encoded]
+    texts: Sequence[EncodedText]
     targets: Sequence[Target]
     level: int
     rules: str | RuleSet
-    ablation: AblationName
+    ablation: WordAblation
     decoder: Sequence[int] | None
     precision: Precision | None
 

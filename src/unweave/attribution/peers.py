@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.ablation import ZERO, activations
-from unweave.attribution.attribute import ABLATION, RULES, AblationName, attribute
-from unweave.attribution.deletion import Areas, areas, metrics
+from unweave.attribution.attribute import ABLATION, RULES, WordAblation, attribute
+from unweave.attribution.deletion import Areas, areas, subset_metrics
 from unweave.attribution.target import Target, find_targets, reads_of
-from unweave.attribution.texts import Encoded, Word, blank, read_text
+from unweave.attribution.texts import EncodedText, Word, blank, read_text
 from unweave.decomposition.ruleset import RuleSet
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
@@ -28,7 +28,7 @@ from unweave.sites import Point
 STEPS = 50  # captum's default
 _ROWS = 64
 
-Scores = tuple[float, ...]
+WordScores = tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Peer:
     name: str
     seconds: float
     areas: Areas
-    scores: tuple[Scores, ...]
+    scores: tuple[WordScores, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ def compare(
     against: str | int | None = None,
     *,
     rules: str | RuleSet = RULES,
-    ablation: AblationName = ABLATION,
+    ablation: WordAblation = ABLATION,
     steps: int = STEPS,
     truncate: bool = False,
 ) -> Comparison:
@@ -122,7 +122,7 @@ def compare(
     encoded = [read_text(model, text, truncate) for text in given]
     targets = [find_targets(model, [text], target, against)[0] for text in encoded]
 
-    def ours(text: Encoded, goal: Target) -> Scores:
+    def ours(text: EncodedText, goal: Target) -> WordScores:
         found = attribute(
             model,
             text.text,
@@ -135,7 +135,7 @@ def compare(
         assert not isinstance(found, list)
         return found.scores
 
-    ways: dict[str, Callable[[Encoded, Target], Scores]] = {
+    ways: dict[str, Callable[[EncodedText, Target], WordScores]] = {
         "unweave": ours,
         "occlusion": lambda text, goal: occlusion(model, text, goal),
     }
@@ -156,8 +156,8 @@ def compare(
 def _measured(
     model: Model,
     name: str,
-    way: Callable[[Encoded, Target], Scores],
-    texts: Sequence[Encoded],
+    way: Callable[[EncodedText, Target], WordScores],
+    texts: Sequence[EncodedText],
     targets: Sequence[Target],
 ) -> Peer:
     way(texts[0], targets[0])  # the first call of anything is slower
@@ -172,18 +172,18 @@ def _measured(
     return Peer(name, seconds, Areas(*mean), tuple(scores))
 
 
-def ranked(text: Encoded, scores: Sequence[float]) -> list[Word]:
+def ranked(text: EncodedText, scores: Sequence[float]) -> list[Word]:
     """The words that may leave a text, the highest score first."""
     pairs = zip(scores, text.words, strict=True)
     return [word for _, word in sorted(pairs, key=lambda pair: -pair[0]) if not word.fixed]
 
 
-def occlusion(model: Model, text: Encoded, target: Target) -> Scores:
+def occlusion(model: Model, text: EncodedText, target: Target) -> WordScores:
     """What the logit difference loses when a word is left out, exactly; 0 for special tokens."""
     free = [word for word in text.words if not word.fixed]
     everything = tuple(range(len(text.ids)))
     kept = [everything, *(tuple(i for i in everything if i not in w.tokens) for w in free)]
-    values = metrics(model, text, target, kept)
+    values = subset_metrics(model, text, target, kept)
     lost = dict(zip(map(id, free), (values[0] - values[1:]).tolist(), strict=True))
     return tuple(lost.get(id(word), 0.0) for word in text.words)
 
@@ -199,7 +199,9 @@ class _From(Patch):
         return self.embedding if point == self.point and self.embedding is not None else x
 
 
-def integrated_gradients(model: Model, text: Encoded, target: Target, steps: int = STEPS) -> Scores:
+def integrated_gradients(
+    model: Model, text: EncodedText, target: Target, steps: int = STEPS
+) -> WordScores:
     """Captum's integrated gradients of the logit difference, summed over each word's tokens.
 
     The path begins at the same text with every word replaced by padding.

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unweave.ablation import ZERO
-from unweave.attribution.texts import Encoded
+from unweave.attribution.texts import EncodedText
 from unweave.behaviours.words import Words
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
@@ -35,7 +35,7 @@ class Target:
 
 
 def reads_of(
-    model: Model, texts: Sequence[Encoded], decoder: Sequence[int] | None
+    model: Model, texts: Sequence[EncodedText], decoder: Sequence[int] | None
 ) -> Int[Tensor, " batch"]:
     """Where the output is read: the decoder's last token in an encoder-decoder."""
     if model.network.encoder is not None and not model.network.head.first:
@@ -56,7 +56,7 @@ def read_logits(
 
 def find_targets(
     model: Model,
-    texts: Sequence[Encoded],
+    texts: Sequence[EncodedText],
     target: str | int | None,
     against: str | int | None,
     decoder: Sequence[int] | None = None,
@@ -88,7 +88,7 @@ def find_targets(
     return targets
 
 
-def _output(model: Model, text: Encoded, wanted: str | int, outputs: int) -> int:
+def _output(model: Model, text: EncodedText, wanted: str | int, outputs: int) -> int:
     labels = model.network.head.labels
     if isinstance(wanted, str) and wanted not in labels and (labels or model.network.head.first):
         if not wanted.lstrip("-").isdigit():

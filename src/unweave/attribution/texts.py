@@ -4,10 +4,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unweave.behaviours.prompt import Span
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
-
-Span = tuple[int, int]
 
 # A word with its apostrophes, a character of a script that is written without blanks, or a sign.
 _WORD = re.compile(r"[぀-ヿ㐀-鿿豈-﫿]|(?:(?![぀-ヿ㐀-鿿豈-﫿])\w)+(?:['’]\w+)*|[^\w\s]")
@@ -30,7 +29,7 @@ class Word:
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class EncodedText:
     """A text for one model.
 
     Args:
@@ -68,7 +67,7 @@ class Encoded:
         return Word(self.text[start:end], inside)
 
 
-def read_text(model: Model, text: str, truncate: bool = False) -> Encoded:
+def read_text(model: Model, text: str, truncate: bool = False) -> EncodedText:
     """Encodes a text and groups its tokens to words.
 
     Args:
@@ -92,10 +91,10 @@ def read_text(model: Model, text: str, truncate: bool = False) -> Encoded:
     if all(span[0] == span[1] for span in spans):
         raise UnweaveError(f"the text {text!r} has no tokens: give at least one word")
     read = _read(model, ids)
-    return Encoded(text, tuple(ids), tuple(spans), _words(model, text, ids, spans, read), read)
+    return EncodedText(text, tuple(ids), tuple(spans), _words(model, text, ids, spans, read), read)
 
 
-def blank(model: Model, text: Encoded) -> list[int]:
+def blank(model: Model, text: EncodedText) -> list[int]:
     """The text's tokens with padding for every word; special tokens and the mask stay."""
     names = ("pad_token_id", "unk_token_id", "eos_token_id", "bos_token_id")
     known = (getattr(model.tokenizer, name, None) for name in names)

@@ -28,7 +28,7 @@ from unweave.sites import Site, parse
 
 Part = Literal["discover", "evaluate", "reference"]
 Make = Callable[[Words, int, Random], list[Prompt]]
-Stream = Callable[[Words, int, Part], Iterator[Prompt]]
+Sampler = Callable[[Words, int, Part], Iterator[Prompt]]
 
 # A fifth of all possible prompts is for reference, the rest for discovery and evaluation alike.
 _PARTS: tuple[Part, ...] = ("discover", "evaluate", "discover", "evaluate", "reference")
@@ -83,7 +83,7 @@ class Task:
         name: What it is called on the command line and in results.
         summary: One line about it.
         metric: Read from the logits at `end`.
-        stream: Prompts of one part, in an order that the seed decides.
+        sampler: Prompts of one part, in an order that the seed decides.
         relative: Positions counted from a named one, such as "S1+1".
         known: Published circuits by the model's name.
         n_discover, n_evaluate: How many prompts to use unless told otherwise.
@@ -98,7 +98,7 @@ class Task:
     name: str
     summary: str
     metric: Metric
-    stream: Stream
+    sampler: Sampler
     relative: tuple[str, ...] = ()
     known: Mapping[str, KnownCircuit] = field(default_factory=dict)
     n_discover: int = 32
@@ -181,7 +181,7 @@ class Task:
             )
         if (n is not None and n < 1) or (per_group is not None and per_group < 1):
             raise UnweaveError(f"{n if n is not None else per_group} prompts: expected 1 or more")
-        drawn = self.stream(words, seed, part)
+        drawn = self.sampler(words, seed, part)
         if part == "reference":
             chosen = self._every_group(words, drawn, per_group or self.per_group)[:n]
         else:
@@ -226,7 +226,7 @@ class Task:
 
 tasks: Registry[Task] = Registry("task", "unweave.behaviours")
 # Tasks that belong to one model that code builds, whose circuit is known by construction.
-made: Registry[Task] = Registry("task", "unweave.behaviours.synthetic")
+synthetic_tasks: Registry[Task] = Registry("task", "unweave.behaviours.synthetic")
 
 
 def task(
@@ -268,14 +268,14 @@ def task(
     return build
 
 
-def _endless(name: str, make: Make) -> Stream:
+def _endless(name: str, make: Make) -> Sampler:
     """Prompts of one part, round by round, until no new one comes.
 
     Which part a prompt belongs to is a hash of its key: the parts stay disjoint whatever the
     seeds.
     """
 
-    def stream(words: Words, seed: int, part: Part) -> Iterator[Prompt]:
+    def sample(words: Words, seed: int, part: Part) -> Iterator[Prompt]:
         rng, seen, idle = Random(f"{name} {seed} {part}"), set(), 0
         while idle < _PATIENCE:
             idle += 1
@@ -285,7 +285,7 @@ def _endless(name: str, make: Make) -> Stream:
                     idle = 0
                     yield prompt
 
-    return stream
+    return sample
 
 
 def _balanced(drawn: Iterator[Prompt]) -> Iterator[Prompt]:
