@@ -58,7 +58,7 @@ def test_validate(tmp_path, capsys):
     path = tmp_path / "mine.jsonl"
     good = [
         json.dumps({"clean": f"{i} a", "corrupted": "b", "answer": " c", "distractor": " d"})
-        for i in range(3)
+        for i in range(4)
     ]
     path.write_text("\n".join(good))
     assert cli.main(["tasks", "validate", str(path)]) == 0
@@ -66,7 +66,7 @@ def test_validate(tmp_path, capsys):
     path.write_text("\n".join([good[0], "{", *good[1:], "[]"]))
     assert cli.main(["tasks", "validate", str(path)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines[:2]] == ["line 2", "line 5"]
+    assert [line.partition(":")[0] for line in lines[:2]] == ["line 2", "line 6"]
     assert lines[2].endswith("2 problems")
 
 

@@ -17,13 +17,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
 from unweave.behaviours.classes import pair_up, read_labelled
 from unweave.behaviours.encoding import encode
 from unweave.behaviours.prompt import OTHERS, Answer, Prompt, Span
-from unweave.behaviours.task import Part, Sampler, Task, key_hash, synthetic_tasks, tasks
+from unweave.behaviours.sampling import listed
+from unweave.behaviours.task import Task, synthetic_tasks, tasks
 from unweave.behaviours.words import Words
 from unweave.errors import UnweaveError
 from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, Metric
@@ -86,12 +86,14 @@ def read_task(
         more = f" ({len(problems) - 1} more: unweave tasks validate {path})"
         raise UnweaveError(f"{where}: {reason}{more if len(problems) > 1 else ''}")
     labelled = prompts[0][1].distractors == (OTHERS,)
+    sampler, sizes = listed([prompt for _, prompt in prompts])
     return Task(
         path.stem,
         f"{len(prompts)} prompts from {path.name}",
         MARGIN if labelled else metric,
-        _split([prompt for _, prompt in prompts]),
+        sampler,
         first_token=first_token,
+        sizes=sizes,
     )
 
 
@@ -128,9 +130,9 @@ def _read(path: Path) -> tuple[list[tuple[int, Prompt]], list[BadLine]]:
         first_seen.setdefault(found.clean, line)
         prompts.append((line, found))
     keys = {prompt.key for _, prompt in prompts}
-    if not problems and len(keys) < 3:
+    if not problems and len(keys) < 4:
         reason = "the file is empty" if not prompts else f"{len(keys)} prompts in the file"
-        remedy = "discovery, evaluation and reference need at least one each, write 3 or more"
+        remedy = "discovery, check, evaluation and reference need one each, write 4 or more"
         problems.append(BadLine(0, f"{reason}: {remedy}"))
     return prompts, problems
 
@@ -295,21 +297,3 @@ def _span(name: str, where: Any, clean: str) -> Span:
     if not (isinstance(where, list) and len(where) == 2 and all(type(end) is int for end in where)):
         raise UnweaveError(f"position {name!r} is {where!r}: expected [start, end] or a text")
     return where[0], where[1]
-
-
-def _split(prompts: list[Prompt]) -> Sampler:
-    """A file's prompts in three parts: two fifths, two fifths and one fifth, by a hash's order."""
-    keys = sorted({prompt.key: key_hash(prompt) for prompt in prompts}.items(), key=lambda k: k[1])
-    reference = max(1, len(keys) // 5)
-    discover = (len(keys) - reference) // 2
-    parts: dict[str, Part] = {}
-    for i, (key, _) in enumerate(keys):
-        rest: Part = "discover" if i < reference + discover else "evaluate"
-        parts[key] = "reference" if i < reference else rest
-
-    def sample(words: Words, seed: int, part: Part) -> Iterator[Prompt]:
-        chosen = [prompt for prompt in prompts if parts[prompt.key] == part]
-        Random(f"{seed} {part}").shuffle(chosen)
-        return iter(chosen)
-
-    return sample

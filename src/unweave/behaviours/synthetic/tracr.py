@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from unweave.behaviours.prompt import Prompt
+from unweave.behaviours.sampling import part_of
 from unweave.behaviours.synthetic import by_construction
-from unweave.behaviours.task import KnownCircuit, part_of, synthetic_tasks, task
+from unweave.behaviours.task import KnownCircuit, synthetic_tasks, task
 from unweave.behaviours.words import Words
 from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.synthetic import Wiring

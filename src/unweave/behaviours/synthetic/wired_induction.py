@@ -13,9 +13,7 @@ LENGTH = 7  # words before the one that is said again
 KNOWN = {"wired-induction": by_construction(model.WIRING, "wired in model/synthetic")}
 
 
-@task(
-    "wired-induction", metric=LOGIT_DIFFERENCE, known=KNOWN, per_group=64, registry=synthetic_tasks
-)
+@task("wired-induction", metric=LOGIT_DIFFERENCE, known=KNOWN, registry=synthetic_tasks)
 def wired_induction(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A word is said again: what followed it follows again (for the model of this name).
 

@@ -12,9 +12,7 @@ from unweave.model.synthetic import wired_inhibition as model
 KNOWN = {"wired-inhibition": by_construction(model.WIRING, "wired in model/synthetic")}
 
 
-@task(
-    "wired-inhibition", metric=LOGIT_DIFFERENCE, known=KNOWN, per_group=64, registry=synthetic_tasks
-)
+@task("wired-inhibition", metric=LOGIT_DIFFERENCE, known=KNOWN, registry=synthetic_tasks)
 def wired_inhibition(words: Words, n: int, rng: Random) -> list[Prompt]:
     """Of two names one is said twice: the other follows (for the model of this name).
 
