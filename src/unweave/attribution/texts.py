@@ -1,9 +1,10 @@
-"""A text as words over tokens: what can be attributed to, and what can be left out."""
+"""A text as words over tokens: what gets a score, and what can be left out."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unweave.behaviours.alignment import paired
 from unweave.behaviours.prompt import Span
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
@@ -19,8 +20,8 @@ class Word:
     Args:
         text: As it is written; a special token's name.
         tokens: Its positions.
-        fixed: Whether it is there whatever the text says: special tokens, and the mask that a
-            masked language model fills.
+        fixed: Whether it is never ablated: special tokens, and the mask that a masked language
+            model fills.
     """
 
     text: str
@@ -92,6 +93,20 @@ def read_text(model: Model, text: str, truncate: bool = False) -> EncodedText:
         raise UnweaveError(f"the text {text!r} has no tokens: give at least one word")
     read = _read(model, ids)
     return EncodedText(text, tuple(ids), tuple(spans), _words(model, text, ids, spans, read), read)
+
+
+def counterfactual_row(model: Model, text: EncodedText, corrupted: str) -> list[int]:
+    """The text's tokens, each replaced by its counterpart in the corrupted text.
+
+    A token without a counterpart is replaced by padding. Prompts of one length give the corrupted
+    text itself.
+    """
+    row, (other, _) = blank(model, text), model.encode(corrupted)
+    fixed = {i for word in text.words if word.fixed for i in word.tokens}
+    for i, where in enumerate(paired(text.ids, other)):
+        if where is not None and i not in fixed:
+            row[i] = other[where]
+    return row
 
 
 def blank(model: Model, text: EncodedText) -> list[int]:

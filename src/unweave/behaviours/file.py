@@ -24,7 +24,7 @@ from unweave.behaviours.encoding import encode
 from unweave.behaviours.prompt import OTHERS, Answer, Prompt, Span
 from unweave.behaviours.sampling import listed
 from unweave.behaviours.task import Task, synthetic_tasks, tasks
-from unweave.behaviours.words import Words
+from unweave.behaviours.words import Words, continues
 from unweave.errors import UnweaveError
 from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, Metric
 from unweave.model.model import Model
@@ -238,8 +238,7 @@ def _prompt(fields: Mapping[str, Any]) -> Prompt:
     template = _text(fields, "template") if "template" in fields else ""
     answers, distractors = _several(fields, "answer"), _several(fields, "distractor")
     for text in (*answers, *distractors):
-        # "toMary" is not "to Mary". Scripts without upper case may well write without spaces.
-        if isinstance(text, str) and _cased(clean[-1:]) and _cased(text[:1]):
+        if isinstance(text, str) and continues(clean, text):
             raise UnweaveError(
                 f"{text!r} would continue the last word of the clean text: begin it with a space, "
                 f"{' ' + text!r}"
@@ -247,10 +246,6 @@ def _prompt(fields: Mapping[str, Any]) -> Prompt:
     spans = _spans(fields.get("positions", {}), clean)
     pair = "\n".join(sorted((clean, corrupted)))
     return Prompt(clean, corrupted, answers, distractors, template, spans, pair)
-
-
-def _cased(letter: str) -> bool:
-    return letter.lower() != letter.upper()
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:

@@ -1,4 +1,4 @@
-"""`unweave tasks`: the behaviours at hand, their prompts, and checks of your own file."""
+"""`unweave tasks`: the available behaviours, their prompts, and checks of your own file."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any, no_type_check
