@@ -37,7 +37,7 @@ Written = Float[Tensor, "source batch position d_model"]
 
 
 @dataclass(frozen=True, eq=False)
-class Reader:
+class StreamReader:
     """One reader of the residual stream.
 
     Args:
@@ -108,7 +108,7 @@ def feeds(
     return Scores(tuple(names), shares.mean(1).cpu(), shares.cpu(), about=about)
 
 
-def read_reader(model: Model, reader: str | Site) -> Reader:
+def read_reader(model: Model, reader: str | Site) -> StreamReader:
     """A reader from an edge's destination (`a9.h6<q>`), or from a site (`a9.h6.q`, `m5`).
 
     Raises:
@@ -122,7 +122,7 @@ def read_reader(model: Model, reader: str | Site) -> Reader:
     if part not in ("q", "k", "v", "mlp") or site.point.stack:
         raise UnweaveError(f"{reader} reads nothing: expected e.g. a9.h6<q>, a9.h6.k or m5")
     if part == "mlp":
-        return Reader(site, str(site), None)
+        return StreamReader(site, str(site), None)
     w = model.network.body.blocks[site.point.layer].attention
     assert site.unit is not None
     unit = site.unit
@@ -131,7 +131,7 @@ def read_reader(model: Model, reader: str | Site) -> Reader:
     linear: Linear = getattr(w, part)
     rows = linear.matrix.unflatten(0, (-1, w.d_head))[unit]
     inner = Site(Point(part, site.point.layer), unit, site.position)  # pyright: ignore[reportArgumentType]
-    return Reader(inner, str(reader).strip() if match else str(inner), rows)
+    return StreamReader(inner, str(reader).strip() if match else str(inner), rows)
 
 
 @dataclass(eq=False)
@@ -205,14 +205,14 @@ def written(model: Model, run: Observe, graph: Graph, ablation: Ablation) -> Wri
     return torch.cat(parts)
 
 
-def _upstream(graph: Graph, reader: Reader) -> int:
+def _upstream(graph: Graph, reader: StreamReader) -> int:
     layer = reader.site.point.layer
     branch = "mlp" if reader.matrix is None else "attention"
     return graph.destinations[graph.destination_rows[layer, branch].start].upstream
 
 
 def _through(
-    delta: Written, run: Observe, reader: Reader
+    delta: Written, run: Observe, reader: StreamReader
 ) -> Float[Tensor, "source batch position d"]:
     """β_t of each source: its part of the stream through the reader's norm and weights."""
     branch = "mlp" if reader.matrix is None else "attention"
@@ -225,7 +225,7 @@ def _shares(
     parts: Float[Tensor, "source batch position d"],
     whole: Float[Tensor, "batch position d"],
     batch: Batch,
-    reader: Reader,
+    reader: StreamReader,
 ) -> Float[Tensor, "source batch"]:
     where = position_index(reader.site, batch.clean, batch.positions)
     mask = batch.clean.mask
