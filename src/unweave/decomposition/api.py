@@ -1,7 +1,7 @@
 """`decompose` and `relevance`: the public face of the engine."""
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -9,26 +9,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unweave.ablation import (
-    ZERO,
-    Ablation,
-    activations,
-    counterfactual,
-    position_index,
-    side_of,
-)
+from unweave.ablation import ZERO, Ablation, activations, position_index, side_of
 from unweave.batch import Batch, Readout
 from unweave.circuits import Scores
 from unweave.decomposition.engine import Job, check_devices, sweep_parts
-from unweave.decomposition.memory import (
-    footprint,
-    kept_bytes,
-    memory_budget,
-    plain_examples,
-    point_bytes,
-    scores_bytes,
-)
-from unweave.decomposition.precision import Precision, uses_tf32, widened
+from unweave.decomposition.jobs import LOGITS, Setting, Text
+from unweave.decomposition.memory import kept_bytes, scores_bytes
+from unweave.decomposition.precision import Precision, widened
 from unweave.decomposition.readers import (
     Keep,
     Kept,
@@ -46,10 +33,7 @@ from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.sites import Point, Site, parse
 
-Text = str | Sequence[str] | Int[Tensor, "batch position"] | Inputs
 Measure = Literal["ratio", "share", "signed"]
-
-LOGITS = Point("logits")
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,22 +124,12 @@ def decompose(
         head = columns_of(model.network.head, torch.tensor(columns))
         model = replace(model, network=replace(model.network, head=head))
     points = frozenset(site.point for site in sites)
-    named, rule_set = dict(positions or {}), find_rules(rules)
-    job = Job(
-        network=model.network,
-        inputs=inputs,
-        sources=given,
-        positions=named,
-        ablation=ZERO,
-        rules=rule_set,
-        reads=None,
-        last=max(points, key=lambda point: point.depth),
-        footprint=footprint(model.network, inputs, 0, None),
-        budget=memory_budget(memory, model.network.device),
-        tf32=uses_tf32(model, precision),
+    named = dict(positions or {})
+    setting = Setting(model, model.network, inputs, named, find_rules(rules), precision, memory)
+    last = max(points, key=lambda point: point.depth)
+    job = setting.job(
+        given, ablation, points, None, last, lambda n: kept_bytes(model.network, inputs, sites, n)
     )
-    fixed = kept_bytes(model.network, inputs, sites, job.rows)
-    job = _with_ablation(model, job, ablation, points, fixed)
     return _kept(model, job, names, sites)
 
 
@@ -222,21 +196,16 @@ def relevance(
     # A classifier reads its first position; a target past the cut needs every position.
     where = torch.zeros_like(readout.read) if model.network.head.first else readout.read
     whole = any(point.depth > _cut(model).depth for point in points)
-    job = Job(
-        network=head.network,
-        inputs=inputs,
-        sources=given,
-        positions=named,
-        ablation=ZERO,
-        rules=rule_set,
-        reads=None if whole else where[:, None],
-        last=LOGITS,
-        footprint=footprint(head.network, inputs, 0, None if whole else 1),
-        budget=memory_budget(memory, model.network.device),
-        tf32=uses_tf32(model, precision),
+    setting = Setting(model, head.network, inputs, named, rule_set, precision, memory)
+    reads = None if whole else where[:, None]
+    job = setting.job(
+        given,
+        ablation,
+        points,
+        reads,
+        LOGITS,
+        lambda n: scores_bytes(head.network, inputs, n, len(inner)),
     )
-    fixed = scores_bytes(head.network, inputs, job.rows, len(inner))
-    job = _with_ablation(model, job, ablation, points, fixed)
     return _scored(model, job, head, inner, where if whole else torch.zeros_like(where), normalise)
 
 
@@ -312,60 +281,10 @@ def _finite(mean: Float[Tensor, " source"], job: Job) -> Float[Tensor, " source"
     return mean
 
 
-def _with_ablation(
-    model: Model,
-    job: Job,
-    given: "str | Ablation | Text",
-    points: frozenset[Point],
-    fixed: int,
-) -> Job:
-    """The job with its ablation at every point of a source or a scored target, and what it takes.
-
-    Args:
-        fixed: Bytes of its results.
-    """
-    needed = {site.point for source in job.sources for site in source.sites} | points
-    needed -= {LOGITS}
-    made = not isinstance(given, Ablation) and given != "zero"
-    held = point_bytes(model.network, job.inputs, needed) if made else 0
-    read = None if job.reads is None else job.reads.shape[1]
-    taken = footprint(job.network, job.inputs, fixed + held, read)
-    taken.check(job.budget)  # before anything is run for the ablation
-    ablation = _ablation(model, given, needed, job.inputs, job.budget)
-    return replace(job, ablation=ablation, footprint=taken)
-
-
 def _cut(model: Model) -> Point:
     """The last point at which every position is left."""
     blocks = model.network.body.blocks
     return Point("z" if blocks[-1].cross is None else "cz", len(blocks) - 1)
-
-
-def _ablation(
-    model: Model,
-    given: "str | Ablation | Text",
-    needed: Collection[Point],
-    inputs: Inputs,
-    budget: int,
-) -> Ablation:
-    if isinstance(given, Ablation):
-        # Recorded in another precision than the sweep's.
-        dtype = model.network.dtype
-        return replace(given, values={p: v.to(dtype) for p, v in given.values.items()})
-    if isinstance(given, str) and given == "zero":
-        return ZERO
-    if isinstance(given, str) and given in ("mean", "counterfactual"):
-        raise UnweaveError(
-            f"ablation {given!r} needs prompts: pass the counterfactual texts or tokens "
-            "themselves, or unweave.means(…)"
-        )
-    other = model.inputs(given)
-    if other.mask.shape != inputs.mask.shape:
-        raise UnweaveError(
-            f"counterfactual prompts are {tuple(other.mask.shape)} tokens, the clean ones "
-            f"{tuple(inputs.mask.shape)}: they must align token by token"
-        )
-    return counterfactual(model, other, needed, plain_examples(model.network, inputs, budget))
 
 
 def _warn_upstream(sources: Sequence[Source], targets: Sequence[Site]) -> None:

@@ -133,7 +133,7 @@ def footprint(network: Network, inputs: Inputs, fixed: int, read: int | None) ->
 
     Args:
         fixed: Bytes of results and of what else was made for the call.
-        read: Positions that the head sees; None for all.
+        read: Positions that the head sees; None for all, 0 where the run stops before it.
     """
     size = network.dtype.itemsize
     width, hidden, heads = _widths(network)
@@ -147,7 +147,8 @@ def footprint(network: Network, inputs: Inputs, fixed: int, read: int | None) ->
         fixed=fixed + _OVERHEAD,
         example=max(tape, head),
         carried=sum(sides) * width * size,
-        row=(12 * width + 4 * hidden + 4 * heads * positions) * size,
+        # Attention's temporaries are gone when the MLP's begin.
+        row=max(13 * width + 4 * heads * positions, 5 * width + 4 * hidden) * size,
         head_row=3 * outputs * size,
         positions=positions,
         read=seen,
