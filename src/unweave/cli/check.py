@@ -39,7 +39,7 @@ def check(
     """
     from rich.console import Console
 
-    if (model is None) == (architecture is None):
+    if bool(model) == bool(architecture):
         raise UnweaveError(
             "check needs a model or a family: unweave check smollm2-135m, "
             "or unweave check --architecture llama"
@@ -65,7 +65,7 @@ def _check_model(name: str) -> "tuple[Table, list[str]]":
         f"output: max |Δ| {parity.worst:.1e}, allowed {allowed:.0e}; "
         f"top-1 equal at {parity.agreement:.1%} of tokens"
     )
-    table.caption += f"; {found.note}" if found.note else ""
+    table.caption += f"\n{found.note}" if found.note else ""
     return table, [] if parity.passed else [str(parity)]
 
 

@@ -46,6 +46,7 @@ ACTIVATIONS: dict[str, ActivationName] = {
 }
 
 _MISSING = object()
+_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +219,16 @@ def architecture(model_type: str) -> Architecture:
 
 def read_network(model_type: str, checkpoint: Checkpoint) -> Network:
     """Maps a checkpoint to a network through its architecture's file, strictly."""
-    network = architecture(model_type).read(checkpoint)
+    family = architecture(model_type)
+    try:
+        network = family.read(checkpoint)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        # A family's file trusts the config's types and the tensors' axes.
+        reason = " ".join(str(e).split())[:_LONGEST_REASON]
+        raise UnweaveError(
+            f"{checkpoint.model_class}: config and weights do not belong together "
+            f"({type(e).__name__}: {reason})"
+        ) from e
     checkpoint.finish()
     _check_dtype(network)
     check_shapes(network)

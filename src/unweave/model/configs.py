@@ -58,6 +58,7 @@ _POSITIONS = ("max_position_embeddings", "n_positions")
 _ACTIVATION_FIELDS = ("hidden_act", "activation_function", "hidden_activation", "activation")
 _ROPE_FIELDS = ("rope_parameters", "rope_scaling")
 _EPS = ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps", "norm_epsilon", "eps")
+_BASES = ("rope_theta", "rotary_emb_base", "rope_local_base_freq")
 _SHARES = ("rotary_pct", "partial_rotary_factor")
 # Attributes that give a head its own width, which then need not divide the model's.
 _OWN_WIDTH = ("head_dim", "d_kv", "d_head")
@@ -81,6 +82,9 @@ def check_fields(config: Mapping[str, Any], where: Path | str) -> None:
     for name in _EPS:
         if name in config and not (_is_number(config[name]) and config[name] >= 0):
             raise _wrong(where, name, config[name], "expected a number of at least 0")
+    for name in _BASES:
+        if name in config and not (_is_number(config[name]) and config[name] > 0):
+            raise _wrong(where, name, config[name], "expected a positive number")
     for name in _SHARES:
         share = config.get(name)
         if share is not None and not (_is_number(share) and 0 < share <= 1):
@@ -175,7 +179,8 @@ def _check_rope(where: Path | str, name: str, value: Any) -> None:
     if kind not in [*ROPE_KINDS]:
         known = " or ".join(ROPE_KINDS)
         raise _wrong(where, f"{name}.rope_type", kind, f"not supported: expected {known}")
-    for field in ROPE_KINDS[kind]:
+    given = [field for field in ("rope_theta",) if field in value]
+    for field in (*given, *ROPE_KINDS[kind]):
         if not (_is_number(value.get(field)) and value[field] > 0):
             raise _wrong(where, f"{name}.{field}", value.get(field), "expected a positive number")
 

@@ -71,7 +71,7 @@ def lens_tensors(folder: Path) -> dict[str, Tensor]:
         raise UnweaveError(
             f"{folder} should hold one .pth file, or one that ends in final.pth; found: {found}"
         )
-    return _state_dict(final[0])
+    return _floats(final[0], _state_dict(final[0]))
 
 
 def safetensors_shapes(folder: Path) -> dict[str, tuple[int, ...]] | None:
@@ -114,10 +114,15 @@ def bin_tensors(folder: Path) -> dict[str, Tensor]:
     for name in names:
         if Path(name).name != name or not (folder / name).is_file():
             raise UnweaveError(f"{folder} has no {name}: give a folder with all of its weights")
-        state |= _state_dict(folder / name)
+        state |= _floats(folder / name, _state_dict(folder / name))
+    return state
+
+
+def _floats(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, none of them a weight of another type."""
     for name, tensor in state.items():
         kind = str(tensor.dtype).removeprefix("torch.")
-        _check_stored(folder, name, kind, tuple(tensor.shape))
+        _check_stored(path, name, kind, tuple(tensor.shape))
     return state
 
 

@@ -28,6 +28,7 @@ from unweave.model.pretrained import (
     folder_model,
     from_tensors,
     gguf_tensors,
+    named_class,
 )
 from unweave.model.probe import with_classes
 from unweave.model.sources import DEFAULT
@@ -270,6 +271,7 @@ def _from_onnx(path: Path) -> Source:
     model_type = check_family(config, where)
     architecture(model_type)
     check_fields(config, where)
+    named_class(where, config["architectures"], model_type)
     tensors = onnx_tensors(path)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     check_sizes(config, shapes, where)

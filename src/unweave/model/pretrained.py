@@ -8,7 +8,7 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def folder_model(folder: Path, config: Mapping[str, Any]) -> Any:
     whole = typed.to_dict()
     check_heads(whole, where)
     check_sizes(whole, shapes, where)  # the defaults of what config.json leaves out, too
-    model_class = _model_class(where, typed)
+    model_class = named_class(where, typed.architectures, type(typed))
     model, info = _loaded(folder, model_class, typed, state)
     encoder = _encoder_class(model_class, typed, info["missing_keys"])
     if encoder is not None:
@@ -80,21 +80,28 @@ def _typed_config(folder: Path) -> Any:
     return typed
 
 
-def _model_class(where: Path, typed: Any) -> Any:
+def named_class(where: Path, names: Sequence[str], family: Any) -> Any:
+    """transformers' class that a config names, of the family that it names.
+
+    Args:
+        where: The config.json.
+        names: Its architectures.
+        family: The config class of its model_type, or that model_type.
+    """
     import transformers
 
-    name = typed.architectures[0]
-    found = getattr(transformers, name, None)
+    config_class = transformers.CONFIG_MAPPING[family] if isinstance(family, str) else family
+    found = getattr(transformers, names[0], None)
     if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
         raise UnweaveError(
-            f"{where} says architectures = {typed.architectures}: expected a class of "
-            "transformers, such as LlamaForCausalLM; write it there"
+            f"{where} says architectures = {names}: expected a class of transformers, such as "
+            "LlamaForCausalLM; write it there"
         )
-    if found.config_class is not type(typed):
-        family = getattr(found.config_class, "model_type", "another family")
+    if found.config_class is not config_class:
+        other = getattr(found.config_class, "model_type", "another family")
         raise UnweaveError(
-            f"{where} says architectures = {typed.architectures}, a class of {family}, and "
-            f"model_type = {typed.model_type!r}: they have to be of one family"
+            f"{where} says architectures = {names}, a class of {other}, and model_type = "
+            f"{config_class.model_type!r}: they have to be of one family"
         )
     return found
 
@@ -171,11 +178,14 @@ def configure(model_type: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any
     """The whole config of a family, given some fields, and the defaults of its class."""
     from transformers import CONFIG_MAPPING
 
-    try:
-        config = CONFIG_MAPPING[model_type](**fields)
-        return config.to_dict(), defaults(config)
-    except Exception as error:  # its classes raise what their authors thought of
-        raise UnweaveError(f"transformers refuses this {model_type}: {reason(error)}") from error
+    with quiet():
+        try:
+            config = CONFIG_MAPPING[model_type](**fields)
+            return config.to_dict(), defaults(config)
+        except Exception as error:  # its classes raise what their authors thought of
+            raise UnweaveError(
+                f"transformers refuses this {model_type}: {reason(error)}"
+            ) from error
 
 
 def defaults(config: Any) -> dict[str, Any]:
@@ -190,8 +200,8 @@ def from_tensors(
     import transformers
 
     model_class = getattr(transformers, class_name)
-    config = model_class.config_class.from_dict(fields)
     with quiet():
+        config = model_class.config_class.from_dict(fields)
         # Without a folder, from_pretrained takes the tensors as they are, uncopied.
         model = model_class.from_pretrained(
             None, config=config, state_dict=dict(tensors), dtype=torch.float32
@@ -214,10 +224,10 @@ def gguf_tensors(
     except ImportError:
         return None
     model_class = getattr(transformers, class_name)
-    with torch.device("meta"):
-        empty = model_class(model_class.config_class.from_dict(dict(fields)))
     # It draws a progress bar whatever the verbosity.
     with quiet(), contextlib.redirect_stderr(io.StringIO()):
+        with torch.device("meta"):
+            empty = model_class(model_class.config_class.from_dict(dict(fields)))
         found = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=empty)
     tensors = {name: tensor.float() for name, tensor in found["tensors"].items()}
     return found["config"], tensors
