@@ -161,7 +161,7 @@ class Task:
             )
         for count in (n, per_group):
             if count is not None:
-                _check_count(count)
+                check_count(count)
         words = Words(model)
         drawn = self._sample(words, seed, part, templates)
         if part == "reference":
@@ -183,7 +183,7 @@ class Task:
         Raises:
             UnweaveError: When it has fewer.
         """
-        _check_count(n)
+        check_count(n)
         found = sum(1 for _ in islice(self._sample(Words(model), 0, part, templates), n))
         if found < n:
             raise UnweaveError(
@@ -236,7 +236,8 @@ class Task:
         return kept[:n]
 
 
-def _check_count(n: int) -> None:
+def check_count(n: int) -> None:
+    """Raises unless this many prompts can be asked for at all."""
     if not 1 <= n <= MOST_PROMPTS:
         raise UnweaveError(f"{n} prompts: expected 1 to {MOST_PROMPTS}")
 
