@@ -14,12 +14,8 @@ from unweave.behaviours.prompt import MOST_CHARACTERS
 from unweave.behaviours.rows import MOST_BYTES
 from unweave.model import loading
 
-GOOD = {
-    "clean": "keys of Paris",
-    "corrupted": "key of Paris",
-    "answer": " are",
-    "distractor": " is",
-}
+PAIR = {"clean": "keys of Paris", "corrupted": "key of Paris"}
+GOOD = PAIR | {"answer": " are", "distractor": " is"}
 FOUR = [json.dumps(GOOD | {"clean": f"{i} keys of Paris"}) for i in range(4)]
 HEAD = "clean,corrupted,answer,distractor\n"
 LONG = "word " * MOST_CHARACTERS
@@ -83,10 +79,10 @@ CASES = {
     "answer_minus.jsonl": (line(answer=-5), "answer -5: smollm2-135m has outputs 0–"),
     "answer_big.jsonl": (line(answer=10**4000), "has outputs 0–"),
     "answer_pieces.jsonl": (line(answer=" qzxvqzxv"), "tokens for smollm2-135m"),
-    "answer_many.jsonl": (line(answer=" ab" * 3000), "9000 tokens for smollm2-135m"),
+    "answer_many.jsonl": (line(answer=" ab" * 3000), "000 tokens for smollm2-135m"),
     "space.jsonl": (line(clean="keys of Paris "), "ends with a space"),
     "space_alone.jsonl": (line(clean="keys of Paris ", answer="are"), "ends with a space"),
-    "spaces.jsonl": (line(distractor="  "), "distractor"),
+    "spaces.jsonl": (line(distractor=" " * 90), "tokens for smollm2-135m"),
     "positions_list.jsonl": (line(positions=[1]), "expected names with [start, end]"),
     "positions_absent.jsonl": (line(positions={"city": "Oslo"}), "is 0 times in the clean text"),
     "positions_often.jsonl": (line(positions={"s": "s"}), "is 2 times in the clean text"),
@@ -107,7 +103,6 @@ CASES = {
     "fields.csv": (f"{HEAD}a,b, c\n".encode(), "3 fields under 4 columns"),
     "quote.csv": (f'{HEAD}"a,b, c\n'.encode(), "not CSV"),
     "cell.csv": (f"{HEAD}{'x' * 200_000},b, c, d\n".encode(), "not CSV: field larger than"),
-    "null.csv": (f"{HEAD}\0,b, c, d\n".encode(), ""),
     "kinds.jsonl": (after('{"text": "why", "label": "a"}'), "keep to one kind"),
     "label_none.jsonl": (labelled(label=None), "label is None: expected the name of a class"),
     "label_float.jsonl": (labelled(label=1.5), "label is 1.5: expected the name of a class"),

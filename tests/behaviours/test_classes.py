@@ -89,6 +89,6 @@ def test_language_model_is_refused(tmp_path, smollm2):
     path = tmp_path / "questions.jsonl"
     write(path, lines(False))
     task = read_task(path)
-    assert task.prompts(smollm2, 1)[0].distractors == (OTHERS,)
+    assert task.lines[0][1].distractors == (OTHERS,)
     with pytest.raises(UnweaveError, match="are for a classifier, smollm2-135m is none"):
         task.batch(smollm2, 1)

@@ -33,7 +33,8 @@ def line(**changes) -> dict:
 
 
 def lines(n: int) -> list[dict]:
-    return [line(clean=f"In {i} the city of Paris lies in") for i in range(n)]
+    verbs = {"answer": " is", "distractor": " are"}  # words that every tokenizer here knows
+    return [line(clean=f"In {i} the city of Paris lies in", **verbs) for i in range(n)]
 
 
 def write(path, rows) -> None:
@@ -198,7 +199,8 @@ def test_sizes_of_parts(file, n, sizes):
 
 
 def test_a_mirrored_pair_stays_in_one_part(file, tokenized):
-    rows = [line(clean=f"{i} a", corrupted=f"{i} b", positions=None) for i in range(10)]
+    verbs = {"answer": " is", "distractor": " are", "positions": None}
+    rows = [line(clean=f"{i} a", corrupted=f"{i} b", **verbs) for i in range(10)]
     flips = [row | {"clean": row["corrupted"], "corrupted": row["clean"]} for row in rows]
     write(file, rows + flips)
     found = read_task(file)

@@ -73,21 +73,23 @@ def read_task(
         where = f"{path} line {line}" if line else str(path)
         more = f" ({len(problems) - 1} more: unweave tasks validate {path})"
         raise UnweaveError(f"{where}: {reason}{more if len(problems) > 1 else ''}")
-    return replace(
-        as_task(path, [prompt for _, prompt in prompts], metric), first_token=first_token
-    )
+    return replace(as_task(path, prompts, metric), first_token=first_token)
 
 
-def as_task(path: Path, prompts: Sequence[Prompt], metric: Metric = LOGIT_DIFFERENCE) -> Task:
+def as_task(
+    path: Path, lines: Sequence[tuple[int, Prompt]], metric: Metric = LOGIT_DIFFERENCE
+) -> Task:
     """The prompts of a file as a task."""
+    prompts = [prompt for _, prompt in lines]
     labelled = prompts[0].distractors == (OTHERS,)
-    sampler, sizes = listed(list(prompts))
+    sampler, sizes = listed(prompts)
     return Task(
         path.stem,
         f"{len(prompts)} prompts from {path.name}",
         MARGIN if labelled else metric,
         sampler,
         sizes=sizes,
+        lines=tuple(lines),
     )
 
 

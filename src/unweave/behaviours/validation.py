@@ -86,7 +86,7 @@ def validate(
         problems += not_encoded(prompts, model, first_token)
     if problems:
         return Validation(tuple(sorted(problems)), prompts=len(prompts))
-    task = as_task(path, [prompt for _, prompt in prompts])
+    task = as_task(path, prompts)
     task = replace(task, first_token=first_token, only_correct=only_correct)
     assert task.sizes is not None
     notes = (*_mirrored([prompt for _, prompt in prompts]), *_few(task.sizes))
