@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import typer.main
 
+import unweave
 from unweave import cli
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +71,8 @@ def run_page(page: Path, folder: Path) -> None:
             code = compile(block.text, where, "exec")
             if block.reason is None:
                 exec(code, names)
+            else:
+                check_names(block.text, where)
         elif block.language == "sh":
             for words in commands(block):
                 if block.reason is None:
@@ -85,6 +88,12 @@ def run_command(words: Sequence[str], folder: Path, where: str) -> None:
         assert cli.main(words[1:]) == 0, f"{where}: {shlex.join(words)}"
     else:
         subprocess.run(words, cwd=folder, check=True, timeout=60)
+
+
+def check_names(source: str, where: str) -> None:
+    """Checks that every `unweave.name` of a Python block exists."""
+    for name in re.findall(r"\bunweave\.(\w+)", source):
+        assert hasattr(unweave, name), f"{where}: unweave has no {name!r}"
 
 
 def check_command(words: Sequence[str], where: str) -> None:
