@@ -44,7 +44,7 @@ def main() -> None:
     model = load("question-classifier")
     # Rules are chosen on other sentences than those on which the choice is then compared.
     part = "evaluate" if options.rules else "discover"
-    prompts = tasks["question-type"].prompts(model, options.texts, part=part)
+    prompts = tasks["question-type"].prompts(model, options.texts, part=part, templates="all")
     texts = [prompt.clean for prompt in prompts]
     if options.rules:
         measure_rules(model, texts)

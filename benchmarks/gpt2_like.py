@@ -32,7 +32,7 @@ TASKS = ("ioi", "greater-than", "docstring", "induction")
 def texts(model: Model, name: str, count: int, rng: Random) -> list[list[int]]:
     """Prompts of a task as tokens, each with a right answer at its end."""
     words, rows = Words(model), []
-    for prompt in islice(tasks[name].stream(words, 0, "reference"), count):
+    for prompt in islice(tasks[name].sampler(words, 0, "reference"), count):
         answer = words.after(prompt.clean, rng.choice(prompt.answers))
         rows.append([*model.encode(prompt.clean)[0], answer[0]])
     return rows

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from unweave.behaviours.file import find_task
-from unweave.behaviours.task import made
+from unweave.behaviours.task import synthetic_tasks
 from unweave.decomposition.api import relevance
 from unweave.errors import UnweaveError
 from unweave.evaluation.faithfulness import ABLATIONS, faithfulness_of
@@ -57,7 +57,7 @@ def main() -> None:
     for heading in headings:
         table.add_column(heading, no_wrap=True, justify="left" if heading == "model" else "right")
     with silent():
-        for name in made:
+        for name in synthetic_tasks:
             if name.startswith("tracr:") and not tracr_programs.available():
                 print(f'{name}: skipped, tracr is not installed (pip install "unweave[tracr]")')
                 continue

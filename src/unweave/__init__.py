@@ -12,16 +12,22 @@ if TYPE_CHECKING:
     from unweave.attribution.attribute import attribute
     from unweave.batch import Batch, Readout
     from unweave.behaviours.prompt import Prompt
-    from unweave.behaviours.task import task
-    from unweave.circuits import Circuit, Scores
+    from unweave.behaviours.task import Task, task, tasks
+    from unweave.circuits import Circuit, EdgeScores, Scores
     from unweave.decomposition.api import decompose, relevance
     from unweave.decomposition.ruleset import RuleSet
+    from unweave.errors import UnweaveError
+    from unweave.estimates import Estimate
     from unweave.evaluation.api import Evaluation, evaluate
     from unweave.experiments.discover import discover
-    from unweave.experiments.specification import Plan
+    from unweave.experiments.specification import Specification
+    from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, PROBABILITY_DIFFERENCE, Metric
     from unweave.model.loading import load
     from unweave.model.model import Model
     from unweave.report.circuit_files import read_circuit
+    from unweave.scores.problem import Problem
+    from unweave.search.search import Finding
+    from unweave.sites import Site
 
     __version__: str
 
@@ -30,13 +36,24 @@ _HOME = {
     "Ablation": "unweave.ablation",
     "Batch": "unweave.batch",
     "Circuit": "unweave.circuits",
+    "EdgeScores": "unweave.circuits",
+    "Estimate": "unweave.estimates",
     "Evaluation": "unweave.evaluation.api",
+    "Finding": "unweave.search.search",
+    "LOGIT_DIFFERENCE": "unweave.metrics",
+    "MARGIN": "unweave.metrics",
+    "Metric": "unweave.metrics",
     "Model": "unweave.model.model",
-    "Plan": "unweave.experiments.specification",
+    "PROBABILITY_DIFFERENCE": "unweave.metrics",
+    "Problem": "unweave.scores.problem",
     "Prompt": "unweave.behaviours.prompt",
     "Readout": "unweave.batch",
     "RuleSet": "unweave.decomposition.ruleset",
     "Scores": "unweave.circuits",
+    "Site": "unweave.sites",
+    "Specification": "unweave.experiments.specification",
+    "Task": "unweave.behaviours.task",
+    "UnweaveError": "unweave.errors",
     "attribute": "unweave.attribution.attribute",
     "counterfactual": "unweave.ablation",
     "decompose": "unweave.decomposition.api",
@@ -47,19 +64,31 @@ _HOME = {
     "read_circuit": "unweave.report.circuit_files",
     "relevance": "unweave.decomposition.api",
     "task": "unweave.behaviours.task",
+    "tasks": "unweave.behaviours.task",
 }
 
 __all__ = [
+    "LOGIT_DIFFERENCE",
+    "MARGIN",
+    "PROBABILITY_DIFFERENCE",
     "Ablation",
     "Batch",
     "Circuit",
+    "EdgeScores",
+    "Estimate",
     "Evaluation",
+    "Finding",
+    "Metric",
     "Model",
-    "Plan",
+    "Problem",
     "Prompt",
     "Readout",
     "RuleSet",
     "Scores",
+    "Site",
+    "Specification",
+    "Task",
+    "UnweaveError",
     "__version__",
     "attribute",
     "counterfactual",
@@ -71,6 +100,7 @@ __all__ = [
     "read_circuit",
     "relevance",
     "task",
+    "tasks",
 ]
 
 

@@ -16,7 +16,7 @@ from unweave.errors import UnweaveError
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import Inputs, Stream, stages
-from unweave.sites import Point, Site
+from unweave.sites import OTHER, Point, Site
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +104,27 @@ def position_index(
         )
     first = mask.long().argmax(-1)  # past padding on the left
     return first + (index if index >= 0 else lengths + index)
+
+
+def position_mask(
+    site: Site, inputs: Inputs, positions: Positions
+) -> Bool[Tensor, "batch position"] | None:
+    """Where a site lies in each example; None for every position.
+
+    The position `other` is every real token that no name points at.
+
+    Raises:
+        UnweaveError: As `position_index`.
+    """
+    mask = side_of(site.point, inputs).mask
+    columns = torch.arange(mask.shape[1], device=mask.device)
+    if site.position != OTHER:
+        index = position_index(site, inputs, positions)
+        return None if index is None else columns == index[:, None]
+    named = torch.zeros_like(mask)
+    for name in positions:
+        named |= columns == _named(site, name, mask, positions)[:, None]
+    return mask & ~named
 
 
 def _named(

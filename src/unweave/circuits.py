@@ -159,6 +159,55 @@ class EdgeScores:
         return f"EdgeScores({len(self.edges)} edges; top: {top})"
 
 
+GROUPS = ("core", "supporting", "interchangeable")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How certain one node of a circuit is.
+
+    Args:
+        effect: How much faithfulness falls when the node leaves the circuit, on prompts that it
+            was not found on.
+        interval: The 95% interval of the effect over prompts.
+        frequency: In how many searches on resampled prompts the node was in the circuit.
+        group: "core" (always needed), "supporting" or "interchangeable".
+        swaps: Nodes outside the circuit that can take its place at the same loss.
+    """
+
+    effect: float
+    interval: tuple[float, float]
+    frequency: float | None = None
+    group: str | None = None
+    swaps: tuple[str, ...] = ()
+
+    @property
+    def core(self) -> bool:
+        return self.group == "core"
+
+    def to_json(self) -> dict[str, Any]:
+        found = {"effect": self.effect, "interval": list(self.interval)}
+        return found | {
+            "frequency": self.frequency,
+            "group": self.group,
+            "swaps": list(self.swaps),
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "Evidence | None":
+        """Reads it back from a node of `circuit.json`; None where it was not measured."""
+        if record.get("effect") is None:
+            return None
+        low, high = record.get("interval") or (None, None)
+        return Evidence(
+            float(record["effect"]),
+            (_number(low), _number(high)),
+            record.get("frequency"),
+            record.get("group"),
+            tuple(record.get("swaps") or ()),
+        )
+
+
 @dataclass(frozen=True)
 class Circuit:
     """The nodes that carry a behaviour.
@@ -166,9 +215,12 @@ class Circuit:
     Args:
         nodes: Site names, the most important first.
         scores: The score of each node.
-        faithfulness: On prompts that were not used to find it.
+        faithfulness: On prompts that nothing was chosen on.
         found: Faithfulness on the prompts that it was found on.
         total: How many nodes the model has.
+        interval: The 95% interval of the faithfulness over prompts.
+        prompts: How many prompts it was measured on.
+        evidence: By node, how certain it is; empty where that was not measured.
     """
 
     nodes: tuple[str, ...]
@@ -179,16 +231,28 @@ class Circuit:
     task: str
     model: str
     method: str
+    interval: tuple[float, float] = (math.nan, math.nan)
+    prompts: int = 0
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
-    SCHEMA: ClassVar[int] = 1
+    SCHEMA: ClassVar[int] = 2
 
     @property
     def size(self) -> int:
         return len(self.nodes)
 
+    @property
+    def core(self) -> tuple[str, ...]:
+        """The nodes that are always needed."""
+        return tuple(n for n in self.nodes if n in self.evidence and self.evidence[n].core)
+
     def to_json(self) -> dict[str, Any]:
         """The record that `circuit.json` holds."""
-        pairs = zip(self.nodes, self.scores, strict=True)
+        nodes = [
+            {"site": site, "score": score}
+            | (self.evidence[site].to_json() if site in self.evidence else {})
+            for site, score in zip(self.nodes, self.scores, strict=True)
+        ]
         return {
             "schema_version": self.SCHEMA,
             "task": self.task,
@@ -197,8 +261,10 @@ class Circuit:
             "size": self.size,
             "total": self.total,
             "faithfulness": self.faithfulness,
+            "interval": list(self.interval),
+            "prompts": self.prompts,
             "faithfulness_on_discovery": self.found,
-            "nodes": [{"site": site, "score": score} for site, score in pairs],
+            "nodes": nodes,
         }
 
     @staticmethod
@@ -213,6 +279,8 @@ class Circuit:
                 f"circuit has schema_version {record.get('schema_version')!r}: expected "
                 f"{Circuit.SCHEMA}; write it again with this version of unweave"
             )
+        low, high = record.get("interval") or (None, None)
+        found = {node["site"]: Evidence.from_json(node) for node in record["nodes"]}
         return Circuit(
             tuple(node["site"] for node in record["nodes"]),
             tuple(_number(node.get("score")) for node in record["nodes"]),
@@ -222,6 +290,9 @@ class Circuit:
             record["task"],
             record["model"],
             record["method"],
+            (_number(low), _number(high)),
+            record.get("prompts") or 0,
+            {site: evidence for site, evidence in found.items() if evidence is not None},
         )
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ The grammar, with `@` naming a position (no `@`: every position):
     resid4         residual stream that enters layer 4
     embed, logits  what enters the first layer; the output
     enc.…          any of these in the encoder of an encoder-decoder
-    a9.h6@end      at the position named `end`; `@14` at position 14
+    a9.h6@end      at the position named `end`; `@14` at position 14; `@other` at all others
 """
 
 import re
@@ -21,6 +21,7 @@ from unweave.errors import UnweaveError
 Kind = Literal[
     "embed", "resid", "q", "k", "v", "z", "cq", "ck", "cv", "cz", "neuron", "mlp", "logits"
 ]
+OTHER = "other"  # the position that stands for every token without a name
 HEAD_KINDS: frozenset[str] = frozenset({"q", "k", "v", "z", "cq", "ck", "cv", "cz"})
 
 # Within one layer, activations come into being in this order.

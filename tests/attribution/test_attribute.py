@@ -1,6 +1,7 @@
 """Attribution of words: sums, batches, bad input, and exactness against plain runs."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from unweave.attribution import attribute, compare
 from unweave.attribution.attribute import RULES
 from unweave.attribution.deletion import areas
 from unweave.attribution.peers import occlusion, ranked
+from unweave.attribution.render import adds_up
 from unweave.attribution.target import find_targets
-from unweave.attribution.texts import blank, read_text
+from unweave.attribution.texts import blank, counterfactual_row, read_text
+from unweave.behaviours.task import tasks
 from unweave.decomposition.api import decompose
 from unweave.errors import UnweaveError
 from unweave.model.loading import load
@@ -99,6 +102,109 @@ def test_against_padding_both_directions_count(classifier):
         assert score == pytest.approx((lost + gained) / 2, abs=1e-9)
 
 
+CORRUPTED = "What are the late fees of this document?"
+
+
+def test_the_ablation_of_a_word_is_its_counterpart(classifier):
+    found = one(classifier, TEXTS[1], corrupted=CORRUPTED)
+    assert (found.ablation, found.rules) == ("counterfactual", "removal")
+    text, other = (classifier.inputs(some) for some in (TEXTS[1], CORRUPTED))
+    embed, logits, goal = Point("embed"), Point("logits"), found.target
+
+    def metric(inputs, sites, values) -> float:
+        left = patched(classifier.network, inputs, sites, activations(classifier, values, [embed]))
+        return float(left[logits][0, 0, goal.answer] - left[logits][0, 0, goal.other])
+
+    assert found.ablated == pytest.approx(metric(other, [], text))
+    for word, score in zip(found.words, found.scores, strict=True):
+        sites = [Site(embed, None, i) for i in word.tokens]
+        lost = metric(text, [], other) - metric(text, sites, other)
+        gained = metric(other, sites, text) - metric(other, [], text)
+        assert score == pytest.approx((lost + gained) / 2, abs=1e-9)
+        assert (abs(score) > 1e-3) == (word.text in ("main", "points"))
+
+
+@pytest.mark.parametrize(
+    ("corrupted", "row"),
+    [
+        ("What are the late fees of this document?", "what are the late fees of this document ?"),
+        ("What are points of this document?", "what are [PAD] [PAD] points of this document ?"),
+        ("What are the big main points of this?", "what are the main points of this [PAD] ?"),
+    ],
+)
+def test_a_word_without_counterpart_is_compared_with_padding(classifier, corrupted, row):
+    ids = counterfactual_row(classifier, read_text(classifier, TEXTS[1]), corrupted)
+    assert classifier.tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", *row.split(), "[SEP]"]
+
+
+@pytest.mark.parametrize("corrupted", [None, CORRUPTED])
+@pytest.mark.parametrize("rules", [None, "frozen", "removal"])
+def test_words_combination_and_remainder_add_up_to_the_metric(classifier, rules, corrupted):
+    found = one(classifier, TEXTS[1], rules=rules, corrupted=corrupted)
+    row = blank(classifier, read_text(classifier, TEXTS[1]))
+    other = classifier.inputs(torch.tensor([row]) if corrupted is None else corrupted)
+    logits = classifier.logits(other)[0, 0]
+    goal, parts = found.target, found.to_json()["adds_up"]
+    assert parts["ablated"] == pytest.approx(float(logits[goal.answer] - logits[goal.other]))
+    assert parts["words"] == pytest.approx(sum(found.scores))
+    assert parts["words"] + parts["combined"] == pytest.approx(found.whole)
+    assert sum(parts.values()) == pytest.approx(goal.metric)
+    exact = rules == "removal" or (rules is None and corrupted is not None)
+    assert (abs(parts["remainder"]) < 1e-9) == exact
+    printed = adds_up(found).partition(" = ")[2]
+    assert sum(map(float, re.findall(r"[+-]\d+\.\d+", printed))) == pytest.approx(
+        goal.metric, abs=0.003
+    )
+
+
+def test_the_first_word_of_a_prompt_is_no_attention_sink(smollm2):
+    """Against padding it is; the pair begins alike, so that the first word does not matter."""
+    prompt = tasks["ioi"].prompts(smollm2, 1)[0]
+    assert abs(one(smollm2, prompt.clean, *prompt.answers, *prompt.distractors).scores[0]) > 0.3
+    found = one(
+        smollm2, prompt.clean, *prompt.answers, *prompt.distractors, corrupted=prompt.corrupted
+    )
+    names = {prompt.clean[start:end] for start, end in prompt.spans.values()}
+    for word, score in zip(found.words, found.scores, strict=True):
+        assert (abs(score) > 1e-3) == (word.text in names)
+    assert found.ranking()[0].text == prompt.answers[0].strip()
+    assert abs(found.remainder) < 1e-3 * abs(found.target.metric)
+
+
+def test_corrupted_texts_and_ablation_agree(classifier):
+    for options in (
+        {"corrupted": CORRUPTED, "ablation": "zero"},
+        {"ablation": "counterfactual"},
+    ):
+        with pytest.raises(UnweaveError, match="give a corrupted text for each text"):
+            attribute(classifier, TEXTS[1], **options)
+    with pytest.raises(UnweaveError, match="1 corrupted texts for 2 texts"):
+        attribute(classifier, TEXTS[:2], corrupted=[CORRUPTED])
+
+
+@pytest.mark.parametrize("text", ["The capital of France is", "Question: the capital? Answer:"])
+def test_a_target_without_its_space_is_an_error(smollm2, text):
+    with pytest.raises(UnweaveError, match=r"'Paris' has no leading space.*write ' Paris'"):
+        one(smollm2, text, "Paris")
+    with pytest.raises(UnweaveError, match="write ' Rome'"):
+        one(smollm2, text, " Paris", "Rome")
+    assert one(smollm2, text, smollm2.single_token("Paris")).target.name.startswith("'Paris'")
+
+
+def test_digits_need_no_space(smollm2):
+    assert one(smollm2, "The war lasted from 1734 to 17", "5", "1").target.name == "'5' − '1'"
+
+
+def test_compare_shows_the_words_of_every_method(classifier, capsys):
+    assert cli.main(["attribute", TEXTS[1], "--compare"]) == 0
+    printed = [line.split() for line in capsys.readouterr().out.splitlines() if line.split()]
+    rows = {name: cells for name, *cells in printed}
+    found = compare(classifier, TEXTS[1])
+    for i, word in enumerate(found.words[0]):
+        expected = [peer.scores[0][i] for peer in found.peers]
+        assert [float(cell) for cell in rows[word.text]] == pytest.approx(expected, abs=2e-3)
+
+
 @pytest.mark.parametrize("rules", ["frozen", PAPER, "removal"])
 @pytest.mark.parametrize("ablation", ["zero", "padding"])
 def test_batch_equals_one_at_a_time(classifier, rules, ablation):
@@ -168,6 +274,10 @@ def test_language_model(smollm2):
         ([], "give a text or a file"),
         (["Who?", "--model", "minilm"], "minilm has no output head"),
         (["--file", "nowhere.txt"], "nowhere.txt cannot be read"),
+        (["--file", "nowhere.txt", "--corrupted", "Why?"], "--corrupted is for one text"),
+        (["Who?", "--compare", "--level", "1"], "drop --level, --phrase and --corrupted"),
+        (["Who?", "--corrupted", "Why?", "--ablation", "zero"], "and no other ablation"),
+        (["Who?", "--corrupted", ""], "the corrupted text is empty"),
     ],
 )
 def test_bad_input_is_one_line_with_code_2(args, message, capsys):
@@ -231,7 +341,7 @@ def test_compare_names_what_is_missing(classifier, monkeypatch):
 
 def test_integrated_gradients_add_up(classifier):
     pytest.importorskip("captum")
-    from unweave.attribution.deletion import metrics
+    from unweave.attribution.deletion import subset_metrics
     from unweave.attribution.peers import integrated_gradients
 
     text = read_text(classifier, TEXTS[1])
@@ -241,4 +351,6 @@ def test_integrated_gradients_add_up(classifier):
     logits = classifier.logits(padded)[0, 0]
     start = float(logits[goal.answer] - logits[goal.other])
     assert sum(scores) == pytest.approx(goal.metric - start, rel=1e-2)
-    assert metrics(classifier, text, goal, [tuple(range(11))])[0] == pytest.approx(goal.metric)
+    assert subset_metrics(classifier, text, goal, [tuple(range(11))])[0] == pytest.approx(
+        goal.metric
+    )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oracles.closeness import assert_close
 
 from unweave.ablation import activations
-from unweave.ablations.of_task import task_ablation
+from unweave.ablations.kind import task_ablation
 from unweave.batch import Batch
 from unweave.behaviours.alignment import counterparts
 from unweave.behaviours.encoding import to_batch

@@ -7,6 +7,7 @@ import pytest
 
 from unweave.behaviours.file import read_task, validate
 from unweave.behaviours.prompt import OTHERS
+from unweave.behaviours.sampling import PARTS
 from unweave.errors import UnweaveError
 from unweave.model.loading import load
 
@@ -48,7 +49,7 @@ def test_read(tmp_path, classifier, suffix, corrupted):
     task = read_task(path)
     assert task.metric.name == "margin"
     seen = {}
-    for part in ("discover", "evaluate", "reference"):
+    for part in PARTS:
         batch = task.batch(classifier, part=part)
         assert batch.aligned
         assert (batch.readout.answers != batch.readout.distractors).all()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from unweave.behaviours.file import find_task, read_task, validate
 from unweave.behaviours.prompt import Prompt
+from unweave.behaviours.sampling import PARTS
 from unweave.behaviours.task import task, tasks
 from unweave.behaviours.words import Words
 from unweave.errors import UnweaveError
@@ -73,10 +74,10 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_line_is_reported_with_its_number_and_reason(file, bad):
-    write(file, [*lines(3), "", bad])
+    write(file, [*lines(4), "", bad])
     (problem,) = validate(file)
-    assert problem.line == 5
-    with pytest.raises(UnweaveError, match=rf"cities.jsonl line 5: .*{BAD[bad]}"):
+    assert problem.line == 6
+    with pytest.raises(UnweaveError, match=rf"cities.jsonl line 6: .*{BAD[bad]}"):
         read_task(file)
 
 
@@ -89,7 +90,7 @@ def test_every_bad_line_is_reported(file):
 
 @pytest.mark.parametrize(
     ("rows", "reason"),
-    [([], "the file is empty"), (lines(2), "2 prompts in the file"), (lines(2) * 2, "again")],
+    [([], "the file is empty"), (lines(3), "3 prompts in the file"), (lines(2) * 2, "again")],
 )
 def test_too_few_prompts(file, rows, reason):
     write(file, rows)
@@ -131,7 +132,8 @@ def test_unreadable_file(tmp_path, name):
 def test_answers_of_several_tokens(file, tokenized):
     model = tokenized["two-digit BPE"]
     good = line(clean="The {} key", corrupted="The men", answer=" is", distractor=" are")
-    rows = [good | {"clean": f"The {word} key", "positions": {}} for word in ("old", "new", "big")]
+    words = ("old", "new", "big", "red")
+    rows = [good | {"clean": f"The {word} key", "positions": {}} for word in words]
     rows[1]["answer"] = " isareis"
     write(file, rows)
     assert validate(file) == []
@@ -148,7 +150,7 @@ def test_answers_of_several_tokens(file, tokenized):
 
 def _batches(file, model, first_token: bool) -> list:
     found = find_task(file, first_token)
-    return [found.batch(model, part=part) for part in ("discover", "evaluate", "reference")]
+    return [found.batch(model, part=part) for part in PARTS]
 
 
 def test_prompts_may_differ_in_length(file, tokenized):
@@ -178,10 +180,43 @@ def test_parts_are_disjoint_and_cover_the_file(file, tokenized):
     found = read_task(file)
     parts = [
         {prompt.clean for prompt in found.prompts(tokenized["WordPiece"], seed=seed, part=part)}
-        for seed, part in ((0, "discover"), (1, "evaluate"), (2, "reference"))
+        for seed, part in enumerate(PARTS)
     ]
-    assert [len(part) for part in parts] == [8, 8, 4]
+    assert [len(part) for part in parts] == [8, 4, 4, 4]
+    assert found.sizes == {"discover": 8, "check": 4, "evaluate": 4, "reference": 4}
     assert len(set.union(*parts)) == 20
+
+
+@pytest.mark.parametrize(
+    ("n", "sizes"), [(4, (1, 1, 1, 1)), (5, (2, 1, 1, 1)), (9, (4, 2, 2, 1)), (40, (16, 8, 8, 8))]
+)
+def test_sizes_of_parts(file, n, sizes):
+    write(file, lines(n))
+    found = read_task(file).sizes
+    assert found is not None
+    assert tuple(found[part] for part in PARTS) == sizes
+
+
+def test_a_mirrored_pair_stays_in_one_part(file, tokenized):
+    rows = [line(clean=f"{i} a", corrupted=f"{i} b", positions=None) for i in range(10)]
+    flips = [row | {"clean": row["corrupted"], "corrupted": row["clean"]} for row in rows]
+    write(file, rows + flips)
+    found = read_task(file)
+    assert found.sizes == {"discover": 8, "check": 4, "evaluate": 4, "reference": 4}
+    for part in PARTS:
+        drawn = found.prompts(tokenized["WordPiece"], part=part)
+        assert {p.clean for p in drawn} == {p.corrupted for p in drawn}
+
+
+def test_more_prompts_than_there_are(file, tokenized):
+    write(file, lines(20))
+    found, model = read_task(file), tokenized["WordPiece"]
+    assert len(found.prompts(model, 100)) == 8
+    found.require(model, 8)
+    with pytest.raises(UnweaveError, match="cities has 8 prompts for part 'discover', 9 were"):
+        found.require(model, 9)
+    with pytest.raises(UnweaveError, match="99999999 prompts: expected 1 to 10000"):
+        found.require(model, 99999999)
 
 
 def test_token_ids_are_answers_too(file, tokenized):
@@ -211,7 +246,7 @@ def prompt_rows(draw) -> dict:
     }
 
 
-several = st.lists(prompt_rows(), min_size=3, max_size=6, unique_by=lambda row: row["clean"])
+several = st.lists(prompt_rows(), min_size=4, max_size=6, unique_by=lambda row: row["clean"])
 
 
 @given(several)
@@ -229,11 +264,11 @@ def test_what_is_read_is_what_was_written(tmp_path_factory, tokenized, rows):
     words = Words(tokenized["WordPiece"])
     for name in ["some.jsonl"] if bars else ["some.jsonl", "some.csv"]:
         if validate(folder / name):
-            # A pair and its flip count once, so that three lines may be too few.
-            assert len({frozenset((row["clean"], row["corrupted"])) for row in rows}) < 3
+            # A pair and its flip count once, so that four lines may be too few.
+            assert len({frozenset((row["clean"], row["corrupted"])) for row in rows}) < 4
             continue
-        stream = read_task(folder / name).stream
-        read = [p for part in ("discover", "evaluate", "reference") for p in stream(words, 0, part)]
+        sampler = read_task(folder / name).sampler
+        read = [p for part in PARTS for p in sampler(words, 0, part)]
         found = {prompt.clean: prompt for prompt in read}
         assert len(read) == len(found) == len(rows)
         for row in rows:

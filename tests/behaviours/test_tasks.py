@@ -26,7 +26,7 @@ FLOORS = {
     "ioi": (4.0, 0.95),
     "greater-than": (0.8, 1.0),
     "docstring": (1.2, 0.8),
-    "induction": (4.0, 0.9),
+    "induction": (3.0, 0.8),
     "sva": (2.0, 0.9),
 }
 
@@ -85,7 +85,7 @@ def test_ioi_has_both_orders_and_abc_corruption(tokenized):
     prompts = tasks["ioi"].prompts(model, 60)
     firsts = {min(prompt.spans, key=lambda name: prompt.spans[name]) for prompt in prompts}
     assert firsts == {"IO", "S1"}
-    assert len({prompt.template for prompt in prompts}) >= 10
+    assert len({prompt.template for prompt in prompts}) == 9
     for prompt in prompts:
         named = {n: prompt.clean[start:end] for n, (start, end) in prompt.spans.items()}
         assert named["S1"] == named["S2"] != named["IO"]
@@ -138,10 +138,57 @@ def test_induction_pair_is_absent_from_the_corrupted_prompt(tokenized):
         assert named["B1"] not in prompt.corrupted
 
 
-def test_reference_has_so_many_prompts_a_group(tokenized):
+def test_reference_has_this_many_prompts_a_group(tokenized):
     model = tokenized["WordPiece"]
     batch = tasks["ioi"].batch(model, part="reference", per_group=3)
     assert (batch.groups.unique(return_counts=True)[1] == 3).all()
+
+
+def test_reference_means_are_over_64_prompts_a_group(tokenized):
+    batch = tasks["ioi"].batch(tokenized["WordPiece"], part="reference")
+    groups, counts = batch.groups.unique(return_counts=True)
+    assert len(groups) == 12
+    assert (counts == 64).all()
+
+
+def test_the_search_sees_the_prompts_that_it_saw_before_parts_were_four(smollm2):
+    """Runs of earlier versions stay comparable: seed 60 as drawn when there were three."""
+    first, second = tasks["ioi"].prompts(smollm2, 2, 60, templates="all")
+    assert first.clean == (
+        "On Sunday Rebecca and Linda visited the school. Then Rebecca offered a bag to"
+    )
+    assert second.template == "3"
+    (seen,) = tasks["ioi"].prompts(smollm2, 1, 60)
+    assert seen == first  # the second has a template that is kept for evaluation
+
+
+@pytest.mark.parametrize("name", [name for name in LANGUAGE if tasks[name].new_templates])
+def test_templates(tokenized, name):
+    task, model = tasks[name], tokenized["WordPiece"]
+    drawn = {
+        choice: task.prompts(model, 200, 3, "evaluate", templates=choice)
+        for choice in ("seen", "new", "all")
+    }
+    kinds = {choice: {p.template for p in prompts} for choice, prompts in drawn.items()}
+    assert kinds["new"] == set(task.new_templates)
+    assert kinds["seen"] | kinds["new"] == kinds["all"]
+    assert not kinds["seen"] & kinds["new"]
+    assert task.prompts(model, 200, 3, "evaluate") == drawn["all"]
+    assert {p.template for p in task.prompts(model, 200, 3, "check")} == kinds["seen"]
+    reference = task.prompts(model, part="reference", per_group=2)
+    assert {p.template for p in reference} == kinds["all"]
+
+
+def test_a_task_of_one_template_has_no_new_ones(tokenized):
+    with pytest.raises(UnweaveError, match="greater-than keeps no template for evaluation alone"):
+        tasks["greater-than"].prompts(tokenized["WordPiece"], 3, templates="new")
+
+
+@pytest.mark.parametrize("n", [0, -5, 99999999])
+def test_a_count_out_of_range_is_an_error_before_work(tokenized, n):
+    for ask in (tasks["ioi"].prompts, tasks["ioi"].require):
+        with pytest.raises(UnweaveError, match=f"{n} prompts: expected 1 to 10000"):
+            ask(tokenized["WordPiece"], n)
 
 
 def test_published_circuits():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from unweave import cli
-from unweave.behaviours.task import made, tasks
+from unweave.behaviours.task import synthetic_tasks, tasks
 from unweave.model import loading
 
 
@@ -24,7 +24,7 @@ def test_list_names_every_task(capsys):
 def test_list_for_programs(capsys):
     assert cli.main(["tasks", "--json"]) == 0
     found = {task["name"]: task for task in json.loads(capsys.readouterr().out)}
-    assert list(found) == [*tasks, *made]
+    assert list(found) == [*tasks, *synthetic_tasks]
     assert "a9.h9" in found["ioi"]["known"]["gpt2"]
 
 
@@ -58,7 +58,7 @@ def test_validate(tmp_path, capsys):
     path = tmp_path / "mine.jsonl"
     good = [
         json.dumps({"clean": f"{i} a", "corrupted": "b", "answer": " c", "distractor": " d"})
-        for i in range(3)
+        for i in range(4)
     ]
     path.write_text("\n".join(good))
     assert cli.main(["tasks", "validate", str(path)]) == 0
@@ -66,7 +66,7 @@ def test_validate(tmp_path, capsys):
     path.write_text("\n".join([good[0], "{", *good[1:], "[]"]))
     assert cli.main(["tasks", "validate", str(path)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines[:2]] == ["line 2", "line 5"]
+    assert [line.partition(":")[0] for line in lines[:2]] == ["line 2", "line 6"]
     assert lines[2].endswith("2 problems")
 
 

@@ -7,7 +7,7 @@ from unweave.ablation import activations
 from unweave.behaviours.accuracy import task_accuracy
 from unweave.behaviours.file import find_task
 from unweave.behaviours.synthetic.tracr import WIRINGS
-from unweave.behaviours.task import made
+from unweave.behaviours.task import synthetic_tasks
 from unweave.decomposition.api import relevance
 from unweave.errors import UnweaveError
 from unweave.evaluation.faithfulness import faithfulness_of
@@ -25,7 +25,8 @@ needs_tracr = pytest.mark.skipif(
     not tracr_programs.available(), reason='tracr is not installed: pip install "unweave[tracr]"'
 )
 NAMES = [
-    pytest.param(name, marks=needs_tracr) if name.startswith("tracr:") else name for name in made
+    pytest.param(name, marks=needs_tracr) if name.startswith("tracr:") else name
+    for name in synthetic_tasks
 ]
 ABLATIONS = ("mean", "counterfactual", "zero")
 
@@ -42,7 +43,7 @@ def settings(model) -> dict[str, Setting]:
 
 
 def test_every_built_model_has_a_task():
-    assert set(built) == set(made)
+    assert set(built) == set(synthetic_tasks)
 
 
 def test_the_task_keeps_its_contract_and_the_model_does_it(model):

@@ -6,42 +6,40 @@ logit[target] − logit[other] (docs/method.md §9). Steps:
 
 1. Tokens are grouped to words, and the target of each text is found.
 2. Texts of like length share one sweep: source k is word k of each text.
-3. Against padding, a second sweep goes the other way: what padding gains when the word comes in. A
-   word's score is the mean of both, since one that others make up for is not missed and counts
-   alone, and one that needs others is missed and does nothing alone.
+3. A second sweep goes the other way: what the ablated text gains when the word comes in. A word's
+   score is the mean of both, since one that others make up for is not missed and counts alone,
+   and one that needs others is missed and does nothing alone.
 4. Phrases are sources as well; two phrases interact by the excess of their joint score.
+
+The metric is the sum of four numbers: the metric with every word ablated, the words' scores, what
+words do in combination (all words together − their sum), and a remainder that the rules assign to
+no word (0 for the rule set `removal`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
-
-import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from unweave.attribution.render import html, terminal
-from unweave.attribution.target import Target, find_targets, reads_of
-from unweave.attribution.texts import Encoded, Span, Word, blank, read_text
-from unweave.batch import Readout
-from unweave.decomposition.api import Precision, relevance
+from unweave.attribution.sweep import Sweep, WordAblation
+from unweave.attribution.target import Target, find_targets
+from unweave.attribution.texts import EncodedText, Word, read_text
+from unweave.behaviours.prompt import Span
+from unweave.decomposition.api import Precision
 from unweave.decomposition.ruleset import RuleSet
 from unweave.errors import UnweaveError
-from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.model import Model
-from unweave.model.program import Inputs
-from unweave.sites import Point, Site
 
 # Of eleven rule sets and two ablations, the one with the largest insertion area, and the only one
 # that passes integrated gradients at insertion as well as deletion; `frozen` is better at deletion
 # (benchmarks/attribution.py --rules, on other questions than those reported). The paper's rules for
 # tokens are "paper, attention=frozen, clamp=everywhere" with the ablation "zero".
 RULES = "removal, attention=frozen"
-ABLATION: "AblationName" = "padding"
+# Against a corrupted text few words differ: exact runs cost no more, and leave no remainder.
+COUNTERFACTUAL_RULES = "removal"
+ABLATION: WordAblation = "padding"
 _TEXTS = 16  # texts in one sweep
 
 Phrase = str | Span
-AblationName = Literal["zero", "padding"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +52,10 @@ class Attribution:
         phrases: The phrases that were asked for, with their scores.
         interactions: Pairs of phrases with joint score − sum of the two scores.
         whole: The score of all words together. The paper's rules, which share biases out, give the
-            metric itself with the ablation "zero"; other rules leave a part to no word.
+            metric itself with the ablation "zero"; other rules leave a remainder.
+        ablated: The metric of a plain run with every word ablated; 0 for the ablation "zero".
         rules: The rule set.
+        ablation: What words are compared with.
         level: 0 for the embedding, L for the residual stream that enters layer L.
     """
 
@@ -66,8 +66,25 @@ class Attribution:
     interactions: tuple[tuple[Word, Word, float], ...]
     target: Target
     whole: float
+    ablated: float
     rules: str
+    ablation: WordAblation
     level: int
+
+    @property
+    def summed(self) -> float:
+        """The sum of the words' scores."""
+        return sum(self.scores)
+
+    @property
+    def combined(self) -> float:
+        """What words do in combination: all words together − the sum of their scores."""
+        return self.whole - self.summed
+
+    @property
+    def remainder(self) -> float:
+        """What the rules assign to no word: metric − metric without words − all words together."""
+        return self.target.metric - self.ablated - self.whole
 
     def ranking(self) -> list[Word]:
         """The words that a text is free to have, by score, the largest first."""
@@ -90,6 +107,13 @@ class Attribution:
                 {"phrases": [a.text, b.text], "excess": s} for a, b, s in self.interactions
             ],
             "whole": self.whole,
+            "adds_up": {
+                "ablated": self.ablated,
+                "words": self.summed,
+                "combined": self.combined,
+                "remainder": self.remainder,
+            },
+            "ablation": self.ablation,
             "rules": self.rules,
             "level": self.level,
         }
@@ -115,8 +139,9 @@ def attribute(
     level: int = 0,
     phrases: Sequence[Phrase] = (),
     interactions: Sequence[tuple[Phrase, Phrase]] = (),
-    rules: str | RuleSet = RULES,
-    ablation: AblationName = ABLATION,
+    rules: str | RuleSet | None = None,
+    ablation: WordAblation | None = None,
+    corrupted: str | Sequence[str] | None = None,
     decoder: Sequence[int] | None = None,
     truncate: bool = False,
     precision: Precision | None = None,
@@ -130,10 +155,13 @@ def attribute(
         level: 0 for the embedding, L for the residual stream that enters layer L.
         phrases: Pieces of the text that are scored as a whole, besides the words.
         interactions: Pairs of phrases whose interaction is wanted.
-        rules: A rule set or its name.
-        ablation: What a word is compared with: no vector at all ("zero"), or the vector of padding
-            at its position ("padding"), so that position and special tokens count for nothing,
-            and in both directions.
+        rules: A rule set or its name; `RULES` by default, exact runs ("removal") where a
+            corrupted text is given.
+        ablation: What a word is compared with: no vector at all ("zero"), the vector of padding at
+            its position ("padding", the default), so that position and special tokens count for
+            nothing, or its counterpart in the corrupted text ("counterfactual", the default where
+            one is given): words that both texts share then score 0 at level 0.
+        corrupted: A corrupted text for each text, as prompts of a task have one.
         decoder: An encoder-decoder's decoder tokens so far; its start token unless given.
         truncate: Whether a text longer than the model's limit is cut instead of refused.
 
@@ -143,19 +171,38 @@ def attribute(
     texts = [text] if isinstance(text, str) else list(text)
     if not texts:
         raise UnweaveError("no text given: expected a string or a list of strings")
+    ablation, others = _ablation(ablation, corrupted, len(texts))
+    rules = rules or (COUNTERFACTUAL_RULES if others else RULES)
     encoded = [read_text(model, one, truncate) for one in texts]
-    found: list[Attribution | None] = [None] * len(texts)
+    found: dict[int, Attribution] = {}
     for chosen in _of_like_length([len(one.ids) for one in encoded]):
         some = [encoded[i] for i in chosen]
         targets = find_targets(model, some, target, against, decoder)
         asked = [_Asked(one, phrases, interactions) for one in some]
-        sweep = _Sweep(model, some, targets, level, rules, ablation, decoder, precision)
-        scores = sweep.scores([one.sources for one in asked])
-        for i, one, goal, row in zip(chosen, asked, targets, scores, strict=True):
-            name = rules if isinstance(rules, str) else rules.name
-            found[i] = replace(one.result(goal, row), rules=name, level=level)
-    done = [one for one in found if one is not None]
-    return done[0] if isinstance(text, str) else done
+        pairs = [others[i] for i in chosen] if others else ()
+        sweep = Sweep(model, some, targets, level, rules, ablation, pairs, decoder, precision)
+        scores, metrics = sweep.scores([one.sources for one in asked])
+        for row, i in enumerate(chosen):
+            found[i] = asked[row].result(sweep, targets[row], scores[row], metrics[row])
+    return found[0] if isinstance(text, str) else [found[i] for i in range(len(texts))]
+
+
+def _ablation(
+    ablation: WordAblation | None, corrupted: str | Sequence[str] | None, texts: int
+) -> tuple[WordAblation, list[str]]:
+    """The ablation that options mean, and the corrupted texts that it needs."""
+    others = [corrupted] if isinstance(corrupted, str) else list(corrupted or ())
+    chosen = ablation or ("counterfactual" if others else ABLATION)
+    if (chosen == "counterfactual") != bool(others):
+        raise UnweaveError(
+            f"the ablation {chosen!r} with {len(others)} corrupted texts: give a corrupted text "
+            "for each text (--corrupted) and no other ablation, or neither"
+        )
+    if not all(other.strip() for other in others):
+        raise UnweaveError("the corrupted text is empty: give at least one word")
+    if others and len(others) != texts:
+        raise UnweaveError(f"{len(others)} corrupted texts for {texts} texts: give one for each")
+    return chosen, others
 
 
 def _of_like_length(lengths: Sequence[int]) -> list[list[int]]:
@@ -175,7 +222,7 @@ class _Asked:
 
     def __init__(
         self,
-        text: Encoded,
+        text: EncodedText,
         phrases: Sequence[Phrase],
         interactions: Sequence[tuple[Phrase, Phrase]],
     ) -> None:
@@ -190,7 +237,7 @@ class _Asked:
         words = [*text.words, *self.phrases, *(w for three in joint for w in three), whole]
         self.sources = [word.tokens for word in words]
 
-    def result(self, target: Target, row: list[float]) -> Attribution:
+    def result(self, sweep: Sweep, target: Target, row: list[float], ablated: float) -> Attribution:
         at = len(self.text.words)
         phrases = tuple(zip(self.phrases, row[at : at + len(self.phrases)], strict=True))
         at += len(self.phrases)
@@ -199,91 +246,16 @@ class _Asked:
             (a, b, both - one - other)
             for (a, b), (one, other, both) in zip(self.pairs, triples, strict=True)
         )
-        words = self.text.words
-        scores = tuple(row[: len(words)])
         return Attribution(
-            self.text.text,
-            words,
-            scores,
-            phrases,
-            excess,
-            target,
-            row[len(self.sources) - 1],
-            "",
-            0,
+            text=self.text.text,
+            words=self.text.words,
+            scores=tuple(row[: len(self.text.words)]),
+            phrases=phrases,
+            interactions=excess,
+            target=target,
+            whole=row[len(self.sources) - 1],
+            ablated=ablated,
+            rules=sweep.rules if isinstance(sweep.rules, str) else sweep.rules.name,
+            ablation=sweep.ablation,
+            level=sweep.level,
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Sweep:
-    """Texts of like length in one sweep of the engine."""
-
-    model: Model
-    texts: Sequence[Encoded]
-    targets: Sequence[Target]
-    level: int
-    rules: str | RuleSet
-    ablation: AblationName
-    decoder: Sequence[int] | None
-    precision: Precision | None
-
-    def scores(self, tokens: Sequence[Sequence[tuple[int, ...]]]) -> list[list[float]]:
-        """For each text the score of each of its sets of tokens.
-
-        Source k is the k-th set of every text, its positions named `k.j`. A text with a smaller
-        set names its last position again, which changes nothing; one with fewer sets gets a score
-        too many, which is dropped.
-        """
-        stack = "enc" if self.model.network.encoder is not None else ""
-        point = Point("resid", self.level, stack) if self.level else Point("embed", 0, stack)
-        self.model.check_site(Site(point))
-        sources, positions = [], {}
-        for k in range(max(map(len, tokens))):
-            sets = [row[k] if k < len(row) else row[-1][:1] for row in tokens]
-            names = [f"{k}.{j}" for j in range(max(map(len, sets)))]
-            sources.append([Site(point, None, name) for name in names])
-            for j, name in enumerate(names):
-                positions[name] = self._vector([s[min(j, len(s) - 1)] for s in sets])
-        text = self._inputs([one.ids for one in self.texts])
-        if self.ablation == "zero":
-            found = self._examples(text, "zero", sources, positions)
-        else:
-            padding = self._inputs([blank(self.model, one) for one in self.texts])
-            down = self._examples(text, padding, sources, positions)
-            up = self._examples(padding, text, sources, positions)
-            found = (down - up) / 2
-        return [row[: len(t)] for row, t in zip(found.T.tolist(), tokens, strict=True)]
-
-    def _examples(
-        self,
-        inputs: Inputs,
-        ablation: str | Inputs,
-        sources: Sequence[Sequence[Site]],
-        positions: Mapping[str, Int[Tensor, " batch"]],
-    ) -> Float[Tensor, "source batch"]:
-        """Each text's scores, its words taken from `inputs` to their ablation."""
-        return relevance(
-            self.model,
-            inputs,
-            sources,
-            self._readout(),
-            self.rules,
-            ablation,
-            pairs=(),
-            positions=positions,
-            precision=self.precision,
-        ).examples
-
-    def _inputs(self, rows: Sequence[Sequence[int]]) -> Inputs:
-        return self.model.rows(rows, self.decoder)
-
-    def _readout(self) -> Readout:
-        return Readout(
-            LOGIT_DIFFERENCE,
-            self._vector([t.answer for t in self.targets])[:, None],
-            self._vector([t.other for t in self.targets])[:, None],
-            reads_of(self.model, self.texts, self.decoder),
-        )
-
-    def _vector(self, values: Sequence[int]) -> Int[Tensor, " batch"]:
-        return torch.tensor(values, device=self.model.network.device)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.attribution.target import Target, read_logits, reads_of
-from unweave.attribution.texts import Encoded, Word
+from unweave.attribution.texts import EncodedText, Word
 from unweave.model.model import Model
 
 _POINTS = 24  # of a curve at most: longer texts lose several words at a time
@@ -36,7 +36,7 @@ class Areas(NamedTuple):
 
 def areas(
     model: Model,
-    text: Encoded,
+    text: EncodedText,
     target: Target,
     ranking: Sequence[Word],
     decoder: Sequence[int] | None = None,
@@ -50,7 +50,7 @@ def areas(
     sizes = sorted({round(i * count / min(count, _POINTS)) for i in range(min(count, _POINTS) + 1)})
     left = [ranking[size:] for size in sizes] + [ranking[:size] for size in sizes]
     kept = [_kept(text, ranking, some) for some in left]
-    values = metrics(model, text, target, kept, decoder)
+    values = subset_metrics(model, text, target, kept, decoder)
     # Without special tokens the empty text has no tokens, and no output: the curve ends before.
     known = torch.tensor([bool(some) for some in kept])
     fractions = torch.tensor(sizes, dtype=torch.double) / max(count, 1)
@@ -61,9 +61,9 @@ def areas(
     return Areas(*found)
 
 
-def metrics(
+def subset_metrics(
     model: Model,
-    text: Encoded,
+    text: EncodedText,
     target: Target,
     kept: Sequence[tuple[int, ...]],
     decoder: Sequence[int] | None = None,
@@ -80,11 +80,11 @@ def metrics(
     return values
 
 
-def _kept(text: Encoded, free: Sequence[Word], left: Sequence[Word]) -> tuple[int, ...]:
+def _kept(text: EncodedText, free: Sequence[Word], left: Sequence[Word]) -> tuple[int, ...]:
     gone = {i for word in free for i in word.tokens} - {i for word in left for i in word.tokens}
     return tuple(i for i in range(len(text.ids)) if i not in gone)
 
 
-def _shortened(text: Encoded, kept: tuple[int, ...]) -> Encoded:
+def _shortened(text: EncodedText, kept: tuple[int, ...]) -> EncodedText:
     read = kept.index(text.read) if text.read in kept else len(kept) - 1
     return replace(text, ids=tuple(text.ids[i] for i in kept), read=read)

@@ -1,4 +1,4 @@
-"""Our attribution beside its peers, in one call: integrated gradients and occlusion.
+"""Attribution beside its peers, in one call: integrated gradients and occlusion.
 
 All explain the same logit difference of the same words; each is timed, and put to the deletion and
 insertion test. Integrated gradients (Sundararajan et al., 2017) are captum's, over our own forward
@@ -14,10 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.ablation import ZERO, activations
-from unweave.attribution.attribute import ABLATION, RULES, AblationName, attribute
-from unweave.attribution.deletion import Areas, areas, metrics
+from unweave.attribution.attribute import ABLATION, RULES, attribute
+from unweave.attribution.deletion import Areas, areas, subset_metrics
+from unweave.attribution.render import coloured, largest
+from unweave.attribution.sweep import WordAblation
 from unweave.attribution.target import Target, find_targets, reads_of
-from unweave.attribution.texts import Encoded, Word, blank, read_text
+from unweave.attribution.texts import EncodedText, Word, blank, read_text
 from unweave.decomposition.ruleset import RuleSet
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
@@ -26,9 +28,10 @@ from unweave.patching.circuits import Patch
 from unweave.sites import Point
 
 STEPS = 50  # captum's default
+SHOWN = 3  # texts whose words are printed; JSON has all
 _ROWS = 64
 
-Scores = tuple[float, ...]
+WordScores = tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,7 @@ class Peer:
     name: str
     seconds: float
     areas: Areas
-    scores: tuple[Scores, ...]
+    scores: tuple[WordScores, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +55,13 @@ class Comparison:
     """Methods side by side on the same texts.
 
     Args:
+        targets: What was explained, one a text.
         missing: Why a method is not there.
     """
 
     peers: tuple[Peer, ...]
     texts: tuple[str, ...]
+    targets: tuple[Target, ...]
     words: tuple[tuple[Word, ...], ...]
     missing: tuple[str, ...] = field(default=())
 
@@ -64,7 +69,37 @@ class Comparison:
         return next(peer for peer in self.peers if peer.name == name)
 
     def __rich__(self):
+        from rich.console import Group
+        from rich.text import Text
+
+        words = [self._words_table(i) for i in range(min(SHOWN, len(self.texts)))]
+        left = len(self.texts) - len(words)
+        more = [Text(f"words of {left} more texts: --json")] if left else []
+        return Group(*words, *more, self._areas_table())
+
+    def _words_table(self, number: int):
+        """Every method's score of every word of one text."""
+        from rich import box
         from rich.table import Table
+        from rich.text import Text
+
+        target = self.targets[number]
+        title = Text(f"{target.name}: {target.metric:+.3f}   (predicted: {target.predicted})")
+        names = [peer.name for peer in self.peers]
+        table = Table("word", *names, box=box.SIMPLE_HEAD, title=title, title_justify="left")
+        columns = [peer.scores[number] for peer in self.peers]
+        most = [largest(scores) for scores in columns]
+        for word, *row in zip(self.words[number], *columns, strict=True):
+            cells = zip(row, most, strict=True)
+            table.add_row(Text(word.text), *(coloured(f"{s:+.3f}", s, m) for s, m in cells))
+        summed = (f"{sum(scores):+.3f}" for scores in columns)
+        table.add_section()
+        table.add_row(Text("sum"), *summed)
+        return table
+
+    def _areas_table(self):
+        from rich.table import Table
+        from rich.text import Text
 
         table = Table("method", "deletion ↓", "insertion ↑", "gap ↑", "ms a text", "time ratio")
         for peer in self.peers:
@@ -76,7 +111,9 @@ class Comparison:
                 f"{1000 * peer.seconds:.1f}",
                 f"{peer.seconds / self.peers[0].seconds:.1f}×",
             )
-        table.caption = "\n".join((f"mean over {len(self.texts)} texts", *self.missing))
+        count = f"mean over {len(self.texts)} texts" if len(self.texts) > 1 else "one text"
+        caption = (count, *self.missing)
+        table.caption = Text("\n".join(caption))
         return table
 
     def to_json(self) -> dict:
@@ -93,6 +130,9 @@ class Comparison:
                 for peer in self.peers
             ],
             "texts": self.texts,
+            "targets": [
+                {"name": t.name, "predicted": t.predicted, "metric": t.metric} for t in self.targets
+            ],
             "words": [[word.text for word in words] for words in self.words],
             "missing": self.missing,
         }
@@ -105,11 +145,11 @@ def compare(
     against: str | int | None = None,
     *,
     rules: str | RuleSet = RULES,
-    ablation: AblationName = ABLATION,
+    ablation: WordAblation = ABLATION,
     steps: int = STEPS,
     truncate: bool = False,
 ) -> Comparison:
-    """Attributes texts by every method at hand and tests each.
+    """Attributes texts by every available method and tests each.
 
     Args:
         texts: One or several; each method takes them one at a time, so that times compare.
@@ -122,7 +162,7 @@ def compare(
     encoded = [read_text(model, text, truncate) for text in given]
     targets = [find_targets(model, [text], target, against)[0] for text in encoded]
 
-    def ours(text: Encoded, goal: Target) -> Scores:
+    def ours(text: EncodedText, goal: Target) -> WordScores:
         found = attribute(
             model,
             text.text,
@@ -135,7 +175,7 @@ def compare(
         assert not isinstance(found, list)
         return found.scores
 
-    ways: dict[str, Callable[[Encoded, Target], Scores]] = {
+    ways: dict[str, Callable[[EncodedText, Target], WordScores]] = {
         "unweave": ours,
         "occlusion": lambda text, goal: occlusion(model, text, goal),
     }
@@ -150,14 +190,14 @@ def compare(
         )
     peers = [_measured(model, name, way, encoded, targets) for name, way in ways.items()]
     words = tuple(text.words for text in encoded)
-    return Comparison(tuple(peers), tuple(given), words, missing)
+    return Comparison(tuple(peers), tuple(given), tuple(targets), words, missing)
 
 
 def _measured(
     model: Model,
     name: str,
-    way: Callable[[Encoded, Target], Scores],
-    texts: Sequence[Encoded],
+    way: Callable[[EncodedText, Target], WordScores],
+    texts: Sequence[EncodedText],
     targets: Sequence[Target],
 ) -> Peer:
     way(texts[0], targets[0])  # the first call of anything is slower
@@ -172,18 +212,18 @@ def _measured(
     return Peer(name, seconds, Areas(*mean), tuple(scores))
 
 
-def ranked(text: Encoded, scores: Sequence[float]) -> list[Word]:
+def ranked(text: EncodedText, scores: Sequence[float]) -> list[Word]:
     """The words that may leave a text, the highest score first."""
     pairs = zip(scores, text.words, strict=True)
     return [word for _, word in sorted(pairs, key=lambda pair: -pair[0]) if not word.fixed]
 
 
-def occlusion(model: Model, text: Encoded, target: Target) -> Scores:
+def occlusion(model: Model, text: EncodedText, target: Target) -> WordScores:
     """What the logit difference loses when a word is left out, exactly; 0 for special tokens."""
     free = [word for word in text.words if not word.fixed]
     everything = tuple(range(len(text.ids)))
     kept = [everything, *(tuple(i for i in everything if i not in w.tokens) for w in free)]
-    values = metrics(model, text, target, kept)
+    values = subset_metrics(model, text, target, kept)
     lost = dict(zip(map(id, free), (values[0] - values[1:]).tolist(), strict=True))
     return tuple(lost.get(id(word), 0.0) for word in text.words)
 
@@ -199,7 +239,9 @@ class _From(Patch):
         return self.embedding if point == self.point and self.embedding is not None else x
 
 
-def integrated_gradients(model: Model, text: Encoded, target: Target, steps: int = STEPS) -> Scores:
+def integrated_gradients(
+    model: Model, text: EncodedText, target: Target, steps: int = STEPS
+) -> WordScores:
     """Captum's integrated gradients of the logit difference, summed over each word's tokens.
 
     The path begins at the same text with every word replaced by padding.

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unweave.ablation import ZERO
-from unweave.attribution.texts import Encoded
-from unweave.behaviours.words import Words
+from unweave.attribution.texts import EncodedText
+from unweave.behaviours.words import Words, continues
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 from unweave.model.program import Inputs, run
@@ -35,7 +35,7 @@ class Target:
 
 
 def reads_of(
-    model: Model, texts: Sequence[Encoded], decoder: Sequence[int] | None
+    model: Model, texts: Sequence[EncodedText], decoder: Sequence[int] | None
 ) -> Int[Tensor, " batch"]:
     """Where the output is read: the decoder's last token in an encoder-decoder."""
     if model.network.encoder is not None and not model.network.head.first:
@@ -56,7 +56,7 @@ def read_logits(
 
 def find_targets(
     model: Model,
-    texts: Sequence[Encoded],
+    texts: Sequence[EncodedText],
     target: str | int | None,
     against: str | int | None,
     decoder: Sequence[int] | None = None,
@@ -73,11 +73,11 @@ def find_targets(
     targets = []
     for text, row in zip(texts, found, strict=True):
         best = [int(i) for i in row.topk(min(3, len(row))).indices]
-        answer = best[0] if target is None else _output(model, text, target, len(row))
+        answer = best[0] if target is None else _output(model, text, target, row)
         if against is None:
             other = next((i for i in best if i != answer), answer)
         else:
-            other = _output(model, text, against, len(row))
+            other = _output(model, text, against, row)
         if other == answer:
             raise UnweaveError(
                 f"{_name(model, answer)} is compared with itself: give another --against"
@@ -88,7 +88,10 @@ def find_targets(
     return targets
 
 
-def _output(model: Model, text: Encoded, wanted: str | int, outputs: int) -> int:
+def _output(
+    model: Model, text: EncodedText, wanted: str | int, logits: Float[Tensor, " out"]
+) -> int:
+    outputs = len(logits)
     labels = model.network.head.labels
     if isinstance(wanted, str) and wanted not in labels and (labels or model.network.head.first):
         if not wanted.lstrip("-").isdigit():
@@ -103,7 +106,41 @@ def _output(model: Model, text: Encoded, wanted: str | int, outputs: int) -> int
     if labels:
         return labels.index(wanted)
     context = text.text if model.family == "decoder" else ""
-    return Words(model).token(context, wanted, "choose a word of one token, mind the leading space")
+    words = Words(model)
+    remedy = "choose a word of one token, mind the leading space"
+    try:
+        found = words.token(context, wanted, remedy)
+    except UnweaveError:
+        _check_space(words, context, wanted, None, logits)
+        raise
+    _check_space(words, context, wanted, found, logits)
+    return found
+
+
+def _check_space(
+    words: Words,
+    context: str,
+    wanted: str,
+    found: int | None,
+    logits: Float[Tensor, " out"],
+) -> None:
+    """Raises where a word lacks its leading space: " Paris" and "Paris" are different tokens.
+
+    So it is where the word would continue the text's last word, and where the model itself
+    expects the token with the space more than the one without.
+    """
+    if not wanted[:1].isalnum() or context[-1:].isspace():
+        return
+    spaced = words.after(context, f" {wanted}")
+    if len(spaced) != 1 or spaced[0] == found:
+        return
+    likelier = found is None or bool(logits[spaced[0]] > logits[found])
+    if likelier or continues(context, wanted):
+        number = "" if found is None else f" (in Python, {found} is the token without)"
+        raise UnweaveError(
+            f"{wanted!r} has no leading space and {words.model.name} has a token with it: write "
+            f"{' ' + wanted!r}{number}"
+        )
 
 
 def _name(model: Model, output: int) -> str:

@@ -1,13 +1,13 @@
-"""A text as words over tokens: what can be attributed to, and what can be left out."""
+"""A text as words over tokens: what gets a score, and what can be left out."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unweave.behaviours.alignment import paired
+from unweave.behaviours.prompt import Span
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
-
-Span = tuple[int, int]
 
 # A word with its apostrophes, a character of a script that is written without blanks, or a sign.
 _WORD = re.compile(r"[぀-ヿ㐀-鿿豈-﫿]|(?:(?![぀-ヿ㐀-鿿豈-﫿])\w)+(?:['’]\w+)*|[^\w\s]")
@@ -20,8 +20,8 @@ class Word:
     Args:
         text: As it is written; a special token's name.
         tokens: Its positions.
-        fixed: Whether it is there whatever the text says: special tokens, and the mask that a
-            masked language model fills.
+        fixed: Whether it is never ablated: special tokens, and the mask that a masked language
+            model fills.
     """
 
     text: str
@@ -30,7 +30,7 @@ class Word:
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class EncodedText:
     """A text for one model.
 
     Args:
@@ -68,7 +68,7 @@ class Encoded:
         return Word(self.text[start:end], inside)
 
 
-def read_text(model: Model, text: str, truncate: bool = False) -> Encoded:
+def read_text(model: Model, text: str, truncate: bool = False) -> EncodedText:
     """Encodes a text and groups its tokens to words.
 
     Args:
@@ -92,10 +92,24 @@ def read_text(model: Model, text: str, truncate: bool = False) -> Encoded:
     if all(span[0] == span[1] for span in spans):
         raise UnweaveError(f"the text {text!r} has no tokens: give at least one word")
     read = _read(model, ids)
-    return Encoded(text, tuple(ids), tuple(spans), _words(model, text, ids, spans, read), read)
+    return EncodedText(text, tuple(ids), tuple(spans), _words(model, text, ids, spans, read), read)
 
 
-def blank(model: Model, text: Encoded) -> list[int]:
+def counterfactual_row(model: Model, text: EncodedText, corrupted: str) -> list[int]:
+    """The text's tokens, each replaced by its counterpart in the corrupted text.
+
+    A token without a counterpart is replaced by padding. Prompts of one length give the corrupted
+    text itself.
+    """
+    row, (other, _) = blank(model, text), model.encode(corrupted)
+    fixed = {i for word in text.words if word.fixed for i in word.tokens}
+    for i, where in enumerate(paired(text.ids, other)):
+        if where is not None and i not in fixed:
+            row[i] = other[where]
+    return row
+
+
+def blank(model: Model, text: EncodedText) -> list[int]:
     """The text's tokens with padding for every word; special tokens and the mask stay."""
     names = ("pad_token_id", "unk_token_id", "eos_token_id", "bos_token_id")
     known = (getattr(model.tokenizer, name, None) for name in names)

@@ -1,4 +1,4 @@
-"""Which token of the corrupted prompt stands for each token of the clean one."""
+"""Which token of the corrupted prompt corresponds to each token of the clean one."""
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
@@ -10,19 +10,27 @@ from torch import Tensor
 from unweave.model.program import Inputs
 
 
-def counterparts(clean: Sequence[int], corrupted: Sequence[int]) -> list[int]:
-    """For each token of a prompt, the position in its pair that corresponds to it.
+def paired(clean: Sequence[int], corrupted: Sequence[int]) -> list[int | None]:
+    """For each token of a prompt, the position of its counterpart in the pair, if there is one.
 
-    Tokens that both share, in the order of a longest match, stand for each other, and so do those
-    that replace each other, spread evenly where their numbers differ. A token that the pair does
-    not have is stood for by what comes before it there.
+    Tokens that both share, in the order of a longest match, are each other's counterparts, and so
+    are tokens that replace each other, spread evenly where their numbers differ.
     """
-    found: list[int] = []
+    found: list[int | None] = []
     blocks = SequenceMatcher(None, clean, corrupted, autojunk=False).get_opcodes()
     for _, start, end, from_, to in blocks:
         for i in range(end - start):
-            found.append(from_ + i * (to - from_) // (end - start) if to > from_ else from_ - 1)
-    return [max(0, position) for position in found]
+            found.append(from_ + i * (to - from_) // (end - start) if to > from_ else None)
+    return found
+
+
+def counterparts(clean: Sequence[int], corrupted: Sequence[int]) -> list[int]:
+    """As `paired`; a token without a counterpart gets the position of the token before it."""
+    found, last = [], 0
+    for position in paired(clean, corrupted):
+        last = last if position is None else position
+        found.append(last)
+    return found
 
 
 def aligned_positions(clean: Inputs, corrupted: Inputs) -> Int[Tensor, "batch clean_position"]:

@@ -40,7 +40,6 @@ ATTN_ONLY = KnownCircuit(
     "docstring",
     metric=MARGIN,
     known={"attn-only-4l": ATTN_ONLY},
-    per_group=32,
     only_correct=True,
     n_discover=64,
 )

@@ -19,7 +19,7 @@ from unweave.registry import nearest
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class EncodedPrompt:
     """One prompt for one tokenizer."""
 
     clean: list[int]
@@ -33,7 +33,7 @@ class Encoded:
 
 def encode(
     words: Words, prompt: Prompt, relative: Sequence[str] = (), first_token: bool = False
-) -> Encoded:
+) -> EncodedPrompt:
     """Encodes one prompt.
 
     A named position is the last token that overlaps its span; a relative one such as "S1+1" is an
@@ -77,7 +77,7 @@ def encode(
     read_corrupted = _read(words.model, corrupted)
     if words.model.family != "encoder-decoder":  # whose answer stands in another text
         positions["end"] = read
-    return Encoded(clean, corrupted, answers, others, read, read_corrupted, positions)
+    return EncodedPrompt(clean, corrupted, answers, others, read, read_corrupted, positions)
 
 
 def to_batch(

@@ -17,14 +17,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
 from unweave.behaviours.classes import pair_up, read_labelled
 from unweave.behaviours.encoding import encode
 from unweave.behaviours.prompt import OTHERS, Answer, Prompt, Span
-from unweave.behaviours.task import Part, Stream, Task, key_hash, made, tasks
-from unweave.behaviours.words import Words
+from unweave.behaviours.sampling import listed
+from unweave.behaviours.task import Task, synthetic_tasks, tasks
+from unweave.behaviours.words import Words, continues
 from unweave.errors import UnweaveError
 from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, Metric
 from unweave.model.model import Model
@@ -35,7 +35,7 @@ _SEVERAL = ("answer", "answers", "distractor", "distractors")
 COLUMNS = ("clean", "corrupted", *_SEVERAL, "positions", "template", "text", "label")
 
 
-class Problem(NamedTuple):
+class BadLine(NamedTuple):
     """What is wrong with a line of a task file (line 0: with the file)."""
 
     line: int
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     """A line and its fields by column, or why there are none."""
 
     line: int
-    fields: Mapping[str, Any] | Problem
+    fields: Mapping[str, Any] | BadLine
 
 
 def find_task(name: str | Path, first_token: bool = False) -> Task:
@@ -62,8 +62,8 @@ def find_task(name: str | Path, first_token: bool = False) -> Task:
     path = Path(name)
     if path.suffix in SUFFIXES:
         return read_task(path, first_token=first_token)
-    if str(name) in made:
-        return made[str(name)]
+    if str(name) in synthetic_tasks:
+        return synthetic_tasks[str(name)]
     if str(name) not in tasks and (path.suffix or len(path.parts) > 1):
         raise UnweaveError(f"{name}: a task is a name or a file that ends in .jsonl or .csv")
     found = tasks[str(name)]
@@ -86,18 +86,20 @@ def read_task(
         more = f" ({len(problems) - 1} more: unweave tasks validate {path})"
         raise UnweaveError(f"{where}: {reason}{more if len(problems) > 1 else ''}")
     labelled = prompts[0][1].distractors == (OTHERS,)
+    sampler, sizes = listed([prompt for _, prompt in prompts])
     return Task(
         path.stem,
         f"{len(prompts)} prompts from {path.name}",
         MARGIN if labelled else metric,
-        _split([prompt for _, prompt in prompts]),
+        sampler,
         first_token=first_token,
+        sizes=sizes,
     )
 
 
 def validate(
     path: str | Path, model: Model | None = None, first_token: bool = False
-) -> list[Problem]:
+) -> list[BadLine]:
     """Every bad line of a task file, with its number and the reason.
 
     Args:
@@ -112,48 +114,48 @@ def validate(
             try:
                 encode(words, prompt, first_token=first_token)
             except UnweaveError as error:
-                problems.append(Problem(line, str(error)))
+                problems.append(BadLine(line, str(error)))
     return sorted(problems)
 
 
-def _read(path: Path) -> tuple[list[tuple[int, Prompt]], list[Problem]]:
+def _read(path: Path) -> tuple[list[tuple[int, Prompt]], list[BadLine]]:
     prompts, problems, first_seen = [], [], {}
     for line, found in _lines(path):
-        if isinstance(found, Problem):
+        if isinstance(found, BadLine):
             problems.append(found)
             continue
         if found.clean in first_seen:
             reason = f"the clean text of line {first_seen[found.clean]} again: drop one"
-            problems.append(Problem(line, reason))
+            problems.append(BadLine(line, reason))
         first_seen.setdefault(found.clean, line)
         prompts.append((line, found))
     keys = {prompt.key for _, prompt in prompts}
-    if not problems and len(keys) < 3:
+    if not problems and len(keys) < 4:
         reason = "the file is empty" if not prompts else f"{len(keys)} prompts in the file"
-        remedy = "discovery, evaluation and reference need at least one each, write 3 or more"
-        problems.append(Problem(0, f"{reason}: {remedy}"))
+        remedy = "discovery, check, evaluation and reference need one each, write 4 or more"
+        problems.append(BadLine(0, f"{reason}: {remedy}"))
     return prompts, problems
 
 
-def _lines(path: Path) -> list[tuple[int, "Prompt | Problem"]]:
+def _lines(path: Path) -> list[tuple[int, "Prompt | BadLine"]]:
     """Each line's prompt, or what is wrong with it. Lines with labels need each other."""
-    found: list[tuple[int, Prompt | Problem]] = []
+    found: list[tuple[int, Prompt | BadLine]] = []
     labelled = []
     for line, fields in _rows(path):
         try:
-            if isinstance(fields, Problem):
+            if isinstance(fields, BadLine):
                 found.append((line, fields))
             elif "text" in fields or "label" in fields:
                 labelled.append(read_labelled(line, fields))
             else:
                 found.append((line, _prompt(fields)))
         except UnweaveError as error:
-            found.append((line, Problem(line, str(error))))
+            found.append((line, BadLine(line, str(error))))
     if labelled and (plain := [line for line, one in found if isinstance(one, Prompt)]):
         reason = f"text and label, but line {plain[0]} has clean and answer: keep to one kind"
-        return [*found, (labelled[0].line, Problem(labelled[0].line, reason))]
+        return [*found, (labelled[0].line, BadLine(labelled[0].line, reason))]
     paired, failed = pair_up(labelled)
-    found += [(line, Problem(line, reason)) for line, reason in failed]
+    found += [(line, BadLine(line, reason)) for line, reason in failed]
     return sorted([*found, *paired], key=lambda one: one[0])
 
 
@@ -177,12 +179,12 @@ def _json_rows(text: str) -> Iterator[Row]:
         try:
             fields = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            yield Row(line, Problem(line, f"not JSON: {error}"))
+            yield Row(line, BadLine(line, f"not JSON: {error}"))
             continue
         if isinstance(fields, dict):
             yield Row(line, fields)
         else:
-            yield Row(line, Problem(line, "expected an object {…} with clean, corrupted, …"))
+            yield Row(line, BadLine(line, "expected an object {…} with clean, corrupted, …"))
 
 
 def _csv_rows(text: str) -> Iterator[Row]:
@@ -196,7 +198,7 @@ def _csv_rows(text: str) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield Row(line, Problem(line, f"not CSV: {error}"))
+            yield Row(line, BadLine(line, f"not CSV: {error}"))
             return
         end = reader.line_num
         if not any(cell.strip() for cell in cells):
@@ -204,11 +206,11 @@ def _csv_rows(text: str) -> Iterator[Row]:
         if header is None:
             header = [cell.strip() for cell in cells]
             if bad := _bad_header(header):
-                yield Row(line, Problem(line, bad))
+                yield Row(line, BadLine(line, bad))
                 return
         elif len(cells) != len(header):
             reason = f"{len(cells)} fields under {len(header)} columns: quote texts with commas"
-            yield Row(line, Problem(line, reason))
+            yield Row(line, BadLine(line, reason))
         else:
             yield Row(line, _from_cells(dict(zip(header, cells, strict=True))))
 
@@ -236,8 +238,7 @@ def _prompt(fields: Mapping[str, Any]) -> Prompt:
     template = _text(fields, "template") if "template" in fields else ""
     answers, distractors = _several(fields, "answer"), _several(fields, "distractor")
     for text in (*answers, *distractors):
-        # "toMary" is not "to Mary". Scripts without upper case may well write without spaces.
-        if isinstance(text, str) and _cased(clean[-1:]) and _cased(text[:1]):
+        if isinstance(text, str) and continues(clean, text):
             raise UnweaveError(
                 f"{text!r} would continue the last word of the clean text: begin it with a space, "
                 f"{' ' + text!r}"
@@ -245,10 +246,6 @@ def _prompt(fields: Mapping[str, Any]) -> Prompt:
     spans = _spans(fields.get("positions", {}), clean)
     pair = "\n".join(sorted((clean, corrupted)))
     return Prompt(clean, corrupted, answers, distractors, template, spans, pair)
-
-
-def _cased(letter: str) -> bool:
-    return letter.lower() != letter.upper()
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
@@ -295,21 +292,3 @@ def _span(name: str, where: Any, clean: str) -> Span:
     if not (isinstance(where, list) and len(where) == 2 and all(type(end) is int for end in where)):
         raise UnweaveError(f"position {name!r} is {where!r}: expected [start, end] or a text")
     return where[0], where[1]
-
-
-def _split(prompts: list[Prompt]) -> Stream:
-    """A file's prompts in three parts: two fifths, two fifths and one fifth, by a hash's order."""
-    keys = sorted({prompt.key: key_hash(prompt) for prompt in prompts}.items(), key=lambda k: k[1])
-    reference = max(1, len(keys) // 5)
-    discover = (len(keys) - reference) // 2
-    parts: dict[str, Part] = {}
-    for i, (key, _) in enumerate(keys):
-        rest: Part = "discover" if i < reference + discover else "evaluate"
-        parts[key] = "reference" if i < reference else rest
-
-    def stream(words: Words, seed: int, part: Part) -> Iterator[Prompt]:
-        chosen = [prompt for prompt in prompts if parts[prompt.key] == part]
-        Random(f"{seed} {part}").shuffle(chosen)
-        return iter(chosen)
-
-    return stream

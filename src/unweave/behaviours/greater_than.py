@@ -27,7 +27,7 @@ GPT2 = KnownCircuit(
 )
 
 
-@task("greater-than", metric=PROBABILITY_DIFFERENCE, known={"gpt2": GPT2}, per_group=32)
+@task("greater-than", metric=PROBABILITY_DIFFERENCE, known={"gpt2": GPT2})
 def greater_than(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A span of years ends after it began.
 

@@ -22,7 +22,7 @@ WORDS = """
 """
 
 
-@task("induction", metric=LOGIT_DIFFERENCE, per_group=32)
+@task("induction", metric=LOGIT_DIFFERENCE)
 def induction(words: Words, n: int, rng: Random) -> list[Prompt]:
     """Random words begin to repeat.
 

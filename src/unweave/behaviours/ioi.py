@@ -26,6 +26,7 @@ TEMPLATES = (
     "The {place} was empty when {first} and {second} arrived, so {giver:S2} gave a {object} to",
     "Soon {first} and {second} got tired of the {place}, and {giver:S2} handed a {object} to",
 )
+NEW = ("3", "6", "10")  # other openings and verbs than the nine that are searched on
 NAMES = """
     Aaron Adam Alan Albert Alex Andrew Anthony Arthur Ben Brian Bruce Carl Charles Chris Daniel
     David Dennis Donald Edward Eric Fred Gary George Greg Harry Henry Ian Jack Jacob James Jason
@@ -61,8 +62,7 @@ GPT2 = KnownCircuit(
     relative=("S1+1",),
     known={"gpt2": GPT2},
     n_discover=24,
-    n_evaluate=100,
-    per_group=8,
+    new_templates=NEW,
 )
 def ioi(words: Words, n: int, rng: Random) -> list[Prompt]:
     """One of two people gives something to the other.

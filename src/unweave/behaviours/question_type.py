@@ -40,13 +40,20 @@ TEMPLATES = (
         the main topics/the late fees, the main arguments/the legal fees""",
     ),
 )
+NEW = ("4",)
 DOCUMENTS = """
     article document text paper study report chapter section page passage file speech book
     essay email note
 """
 
 
-@task("question-type", metric=LOGIT_DIFFERENCE, model="question-classifier", only_correct=True)
+@task(
+    "question-type",
+    metric=LOGIT_DIFFERENCE,
+    model="question-classifier",
+    only_correct=True,
+    new_templates=NEW,
+)
 def question_type(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A question about a document as a whole (generic) or about one thing in it (directed).
 

@@ -18,6 +18,7 @@ TEMPLATES = (
     "We found the {thing} rather {adjective}.",
     "She called the {thing} a {adjective} one.",
 )
+NEW = ("3",)
 THINGS = """
     food music service room film concert dinner view garden lecture breakfast staff kitchen bar
     tour show wine bed pool party
@@ -32,7 +33,13 @@ NEGATIVE = """
 """
 
 
-@task("sentiment", metric=LOGIT_DIFFERENCE, model="minilm-sentiment", only_correct=True)
+@task(
+    "sentiment",
+    metric=LOGIT_DIFFERENCE,
+    model="minilm-sentiment",
+    only_correct=True,
+    new_templates=NEW,
+)
 def sentiment(words: Words, n: int, rng: Random) -> list[Prompt]:
     """An adjective makes a sentence positive or negative; corrupted, it is opposite."""
     things = words.single(THINGS)

@@ -19,6 +19,7 @@ TEMPLATES = (
     "They told us that the {subject} behind the {other:attractor}",
     "Last year the {subject} with the {other:attractor}",
 )
+NEW = ("2", "5")
 NOUNS = """
     author banker boat book boy brother bus car chair child/children clock cloud coach cousin
     dancer doctor dog door driver engine farmer father flower friend girl guard horse house
@@ -29,7 +30,7 @@ NOUNS = """
 VERBS = {"singular": ("is", "was"), "plural": ("are", "were")}
 
 
-@task("sva", metric=LOGIT_DIFFERENCE, per_group=16)
+@task("sva", metric=LOGIT_DIFFERENCE, new_templates=NEW)
 def sva(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A verb agrees with its subject, whatever noun stands in between.
 

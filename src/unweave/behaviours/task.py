@@ -9,15 +9,21 @@ A task is one decorated function that writes prompts:
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import islice
-from random import Random
-from typing import Literal
 
 from unweave.batch import Batch
 from unweave.behaviours.accuracy import ROWS, clean_metric
-from unweave.behaviours.encoding import group_of, to_batch
+from unweave.behaviours.encoding import to_batch
 from unweave.behaviours.prompt import Prompt
+from unweave.behaviours.sampling import (
+    Part,
+    Sampler,
+    Templates,
+    Write,
+    balanced,
+    every_group,
+    generated,
+)
 from unweave.behaviours.words import Words
 from unweave.errors import UnweaveError
 from unweave.metrics import Metric
@@ -26,17 +32,8 @@ from unweave.model.sources import DEFAULT
 from unweave.registry import Registry
 from unweave.sites import Site, parse
 
-Part = Literal["discover", "evaluate", "reference"]
-Make = Callable[[Words, int, Random], list[Prompt]]
-Stream = Callable[[Words, int, Part], Iterator[Prompt]]
-
-# A fifth of all possible prompts is for reference, the rest for discovery and evaluation alike.
-_PARTS: tuple[Part, ...] = ("discover", "evaluate", "discover", "evaluate", "reference")
-_ROUND = 64  # prompts that a task is asked for at a time
-_POOL = 256  # prompts among which templates are balanced
-_PATIENCE = 20  # rounds without a new prompt, after which there are none left
-_SETTLED = 3  # rounds without a new group, after which all are known
-_MOST_ROUNDS = 40  # a group too rare to be filled by then stays smaller
+PER_GROUP = 64  # reference prompts a group: with 8, the mean alone moves faithfulness by .05
+MOST_PROMPTS = 10_000  # of one part
 
 
 @dataclass(frozen=True)
@@ -80,37 +77,40 @@ class Task:
     """A behaviour to explain.
 
     Args:
-        name: What it is called on the command line and in results.
+        name: Its name on the command line and in results.
         summary: One line about it.
         metric: Read from the logits at `end`.
-        stream: Prompts of one part, in an order that the seed decides.
+        sampler: Prompts of one part, in an order that depends on the seed.
         relative: Positions counted from a named one, such as "S1+1".
         known: Published circuits by the model's name.
-        n_discover, n_evaluate: How many prompts to use unless told otherwise.
-        per_group: How many reference prompts a group gets unless told otherwise; more where there
-            are few groups.
+        n_discover, n_evaluate: Default numbers of prompts.
+        per_group: Default number of reference prompts a group.
         only_correct: Whether to keep only the prompts that the model answers correctly.
         first_token: Whether the first token of a longer answer stands for it.
         model: The bundled classifier whose classes are the answers; None for a task of any
             language model.
+        new_templates: Templates that only evaluation uses; the search never sees them.
+        sizes: How many prompts each part has; None where prompts are generated.
     """
 
     name: str
     summary: str
     metric: Metric
-    stream: Stream
+    sampler: Sampler
     relative: tuple[str, ...] = ()
     known: Mapping[str, KnownCircuit] = field(default_factory=dict)
     n_discover: int = 32
     n_evaluate: int = 100
-    per_group: int = 8
+    per_group: int = PER_GROUP
     only_correct: bool = False
     first_token: bool = False
     model: str | None = None
+    new_templates: tuple[str, ...] = ()
+    sizes: Mapping[Part, int] | None = None
 
     @property
     def own_model(self) -> str:
-        """The model to use unless told otherwise: a task that was made for one has its name."""
+        """The default model: a task that is for one model has its name."""
         return self.model or (self.name if self.name in self.known else DEFAULT)
 
     def batch(
@@ -122,10 +122,11 @@ class Task:
         *,
         per_group: int | None = None,
         only_correct: bool | None = None,
+        templates: Templates | None = None,
     ) -> Batch:
         """Prompts of one part as tensors for a model; see `prompts`."""
-        words = Words(model)
-        return self._encode(words, self._draw(words, n, seed, part, per_group, only_correct))
+        options = {"per_group": per_group, "only_correct": only_correct, "templates": templates}
+        return self.encode(model, self.prompts(model, n, seed, part, **options))
 
     def prompts(
         self,
@@ -136,19 +137,59 @@ class Task:
         *,
         per_group: int | None = None,
         only_correct: bool | None = None,
+        templates: Templates | None = None,
     ) -> list[Prompt]:
         """Draws prompts: the same for the same seed, and no prompt in two parts.
 
-        The parts are "discover", "evaluate" and "reference", the last for means over corrupted
-        prompts: every group (template, token length) gets `per_group` of them, and `n` only caps
-        their number. A smaller `n` gives the first prompts of a larger one.
+        The parts are "discover" (to search on), "check" (for the search to check itself on),
+        "evaluate" (to report) and "reference" (for means over corrupted prompts). In the last,
+        every group (template, token lengths) gets `per_group` prompts, and `n` only caps their
+        number. A smaller `n` gives the first prompts of a larger one; there are fewer than `n`
+        where the task has no more (see `require`).
 
-        There are fewer than `n` where the task has no more.
+        Args:
+            templates: "seen" for those that the search uses, "new" for those that it never sees;
+                discovery and check use "seen" by default, evaluation and reference "all".
 
         Raises:
             UnweaveError: When there are none, or the model answers too few correctly.
         """
-        return self._draw(Words(model), n, seed, part, per_group, only_correct)
+        if self.model is not None and not model.network.head.labels:
+            raise UnweaveError(
+                f"task {self.name} asks for classes and {model.name} has none: use "
+                f"{self.model} (--model {self.model})"
+            )
+        for count in (n, per_group):
+            if count is not None:
+                _check_count(count)
+        words = Words(model)
+        drawn = self._sample(words, seed, part, templates)
+        if part == "reference":
+            chosen = every_group(words, drawn, per_group or self.per_group)[:n]
+        else:
+            n = n or (self.n_evaluate if part == "evaluate" else self.n_discover)
+            drawn = balanced(drawn)
+            strict = self.only_correct if only_correct is None else only_correct
+            chosen = self._correct(words, drawn, n) if strict else list(islice(drawn, n))
+        if not chosen:
+            raise UnweaveError(f"task {self.name} has no prompts for part {part!r}: add some")
+        return chosen
+
+    def require(
+        self, model: Model, n: int, part: Part = "discover", templates: Templates | None = None
+    ) -> None:
+        """Checks, before any forward pass, that a part has this many prompts.
+
+        Raises:
+            UnweaveError: When it has fewer.
+        """
+        _check_count(n)
+        found = sum(1 for _ in islice(self._sample(Words(model), 0, part, templates), n))
+        if found < n:
+            raise UnweaveError(
+                f"task {self.name} has {found} prompts for part {part!r}, {n} were asked for: ask "
+                "for fewer, or add prompts"
+            )
 
     def encode(self, model: Model, prompts: list[Prompt]) -> Batch:
         """Prompts of this task as tensors for a model."""
@@ -162,53 +203,22 @@ class Task:
                 return circuit
         return None
 
+    def _sample(
+        self, words: Words, seed: int, part: Part, templates: Templates | None
+    ) -> Iterator[Prompt]:
+        """Prompts of one part with the templates asked for."""
+        if templates == "new" and not self.new_templates:
+            raise UnweaveError(
+                f"task {self.name} keeps no template for evaluation alone: use templates='all'"
+            )
+        wanted = templates or ("seen" if part in ("discover", "check") else "all")
+        drawn = self.sampler(words, seed, part)
+        if wanted == "all":
+            return drawn
+        return (p for p in drawn if (p.template in self.new_templates) == (wanted == "new"))
+
     def _encode(self, words: Words, prompts: list[Prompt]) -> Batch:
         return to_batch(words, prompts, self.metric, self.relative, self.first_token)
-
-    def _draw(
-        self,
-        words: Words,
-        n: int | None,
-        seed: int,
-        part: Part,
-        per_group: int | None,
-        only_correct: bool | None,
-    ) -> list[Prompt]:
-        if self.model is not None and not words.model.network.head.labels:
-            raise UnweaveError(
-                f"task {self.name} asks for classes and {words.model.name} has none: use "
-                f"{self.model} (--model {self.model})"
-            )
-        if (n is not None and n < 1) or (per_group is not None and per_group < 1):
-            raise UnweaveError(f"{n if n is not None else per_group} prompts: expected 1 or more")
-        drawn = self.stream(words, seed, part)
-        if part == "reference":
-            chosen = self._every_group(words, drawn, per_group or self.per_group)[:n]
-        else:
-            n = n or (self.n_discover if part == "discover" else self.n_evaluate)
-            drawn = _balanced(drawn)
-            strict = self.only_correct if only_correct is None else only_correct
-            chosen = self._correct(words, drawn, n) if strict else list(islice(drawn, n))
-        if not chosen:
-            raise UnweaveError(f"task {self.name} has no prompts for part {part!r}: add some")
-        return chosen
-
-    def _every_group(self, words: Words, drawn: Iterator[Prompt], per_group: int) -> list[Prompt]:
-        groups, settled = {}, 0
-        for _ in range(_MOST_ROUNDS):
-            known, chunk = len(groups), list(islice(drawn, _ROUND))
-            for prompt in chunk:
-                clean, corrupted = (
-                    words.model.encode(text)[0] for text in (prompt.clean, prompt.corrupted)
-                )
-                group = groups.setdefault(group_of(prompt.template, clean, corrupted), [])
-                if len(group) < per_group:
-                    group.append(prompt)
-            full = all(len(group) == per_group for group in groups.values())
-            settled = settled + 1 if full and len(groups) == known else 0
-            if settled == _SETTLED or not chunk:
-                break
-        return [prompt for group in groups.values() for prompt in group]
 
     def _correct(self, words: Words, drawn: Iterator[Prompt], n: int) -> list[Prompt]:
         kept, seen = [], 0
@@ -217,16 +227,23 @@ class Task:
             right = (clean_metric(words.model, self._encode(words, chunk)) > 0).tolist()
             kept += [prompt for prompt, good in zip(chunk, right, strict=True) if good]
             if seen >= 64 and len(kept) < seen / 10:
-                raise UnweaveError(
-                    f"{words.model.name} answers {len(kept)} of {seen} prompts of {self.name} "
-                    "correctly: it cannot do the task; choose another model, or try bos=True"
-                )
+                break
+        if not kept or (seen >= 64 and len(kept) < seen / 10):
+            raise UnweaveError(
+                f"{words.model.name} answers {len(kept)} of {seen} prompts of {self.name} "
+                "correctly: it cannot do the task; choose another model, or try bos=True"
+            )
         return kept[:n]
 
 
+def _check_count(n: int) -> None:
+    if not 1 <= n <= MOST_PROMPTS:
+        raise UnweaveError(f"{n} prompts: expected 1 to {MOST_PROMPTS}")
+
+
 tasks: Registry[Task] = Registry("task", "unweave.behaviours")
-# Tasks that belong to one model that code builds, whose circuit is known by construction.
-made: Registry[Task] = Registry("task", "unweave.behaviours.synthetic")
+# Tasks for one synthetic model each, whose circuit is known by construction.
+synthetic_tasks: Registry[Task] = Registry("task", "unweave.behaviours.synthetic")
 
 
 def task(
@@ -237,24 +254,25 @@ def task(
     known: Mapping[str, KnownCircuit] | None = None,
     n_discover: int = 32,
     n_evaluate: int = 100,
-    per_group: int = 8,
+    per_group: int = PER_GROUP,
     only_correct: bool = False,
     model: str | None = None,
+    new_templates: tuple[str, ...] = (),
     registry: Registry[Task] = tasks,
-) -> Callable[[Make], Task]:
+) -> Callable[[Write], Task]:
     """Turns a function that writes prompts into a task, and registers it.
 
     The function gets the model's `Words`, how many prompts to write and a seeded generator; the
     first line of its docstring is the task's summary. The options are those of `Task`.
     """
 
-    def build(make: Make) -> Task:
-        return registry.register(name, make.__module__)(
+    def register(write: Write) -> Task:
+        return registry.register(name, write.__module__)(
             Task(
                 name,
-                (make.__doc__ or name).strip().splitlines()[0],
+                (write.__doc__ or name).strip().splitlines()[0],
                 metric,
-                _endless(name, make),
+                generated(name, write),
                 relative,
                 known or {},
                 n_discover,
@@ -262,52 +280,8 @@ def task(
                 per_group,
                 only_correct,
                 model=model,
+                new_templates=new_templates,
             )
         )
 
-    return build
-
-
-def _endless(name: str, make: Make) -> Stream:
-    """Prompts of one part, round by round, until no new one comes.
-
-    Which part a prompt belongs to is a hash of its key: the parts stay disjoint whatever the
-    seeds.
-    """
-
-    def stream(words: Words, seed: int, part: Part) -> Iterator[Prompt]:
-        rng, seen, idle = Random(f"{name} {seed} {part}"), set(), 0
-        while idle < _PATIENCE:
-            idle += 1
-            for prompt in make(words, _ROUND, rng):
-                if part_of(prompt) == part and prompt.clean not in seen:
-                    seen.add(prompt.clean)
-                    idle = 0
-                    yield prompt
-
-    return stream
-
-
-def _balanced(drawn: Iterator[Prompt]) -> Iterator[Prompt]:
-    """One prompt of each kind in turn: small sets differ by luck in names, not in kinds.
-
-    A kind is a template with its labelled words in one order (in IOI: who is named first).
-    """
-    while pool := list(islice(drawn, _POOL)):
-        kinds: dict[tuple[str, ...], list[Prompt]] = {}
-        for prompt in pool:
-            order = sorted(prompt.spans, key=lambda label: prompt.spans[label])
-            kinds.setdefault((prompt.template, *order), []).append(prompt)
-        for turn in range(max(map(len, kinds.values()))):
-            yield from (prompts[turn] for prompts in kinds.values() if turn < len(prompts))
-
-
-def part_of(prompt: Prompt) -> Part:
-    """The part that a generated prompt belongs to."""
-    return _PARTS[key_hash(prompt) % len(_PARTS)]
-
-
-def key_hash(prompt: Prompt) -> int:
-    """A number that depends on the prompt's key alone, in every process."""
-    digest = blake2b((prompt.key or prompt.clean).encode(), digest_size=8).digest()
-    return int.from_bytes(digest)
+    return register

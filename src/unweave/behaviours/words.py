@@ -12,6 +12,18 @@ from unweave.model.model import Model
 _TAIL = re.compile(r"\s*\S+\s*\Z")
 
 
+def continues(context: str, text: str) -> bool:
+    """Whether a text would continue the last word of its context: "toMary" is not "to Mary".
+
+    Scripts without upper case may write without spaces.
+    """
+    return _cased(context[-1:]) and _cased(text[:1])
+
+
+def _cased(letter: str) -> bool:
+    return letter.lower() != letter.upper()
+
+
 @dataclass(frozen=True, eq=False)
 class Words:
     """A tokenizer's view of the words that a task is made of."""

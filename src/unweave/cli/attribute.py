@@ -53,10 +53,26 @@ def attribute(
         str | None, typer.Option("--rules", help="A rule set or a mix.", show_default=False)
     ] = None,
     ablation: Annotated[
-        str, typer.Option("--ablation", help="What a word is compared with: padding or zero.")
-    ] = "padding",
+        str | None,
+        typer.Option(
+            "--ablation",
+            help="What a word is compared with: padding or zero [default: padding].",
+            show_default=False,
+        ),
+    ] = None,
+    corrupted: Annotated[
+        str | None,
+        typer.Option(
+            "--corrupted",
+            help="Compare each word with its counterpart in this text.",
+            show_default=False,
+        ),
+    ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Beside integrated gradients and occlusion.")
+        bool,
+        typer.Option(
+            "--compare", help="Words and tests beside integrated gradients and occlusion."
+        ),
     ] = False,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Cut texts longer than the model's limit.")
@@ -71,9 +87,18 @@ def attribute(
     from unweave.attribution.attribute import RULES
     from unweave.model.loading import load
 
+    if ablation not in ("padding", "zero", None):
+        raise UnweaveError(
+            f"--ablation {ablation}: expected padding or zero (or --corrupted TEXT instead)"
+        )
+    if compare and (level or phrase or corrupted is not None):
+        raise UnweaveError(
+            "--compare scores words of the embedding against padding: drop --level, --phrase and "
+            "--corrupted"
+        )
+    if file is not None and corrupted is not None:
+        raise UnweaveError("--corrupted is for one text: drop --file")
     texts = _texts(text, file)
-    if ablation not in ("padding", "zero"):
-        raise UnweaveError(f"--ablation {ablation}: expected padding or zero")
     progress = Console(stderr=True)
     with progress.status(f"loading {model}") as status:
         loaded: Model = load(model)
@@ -85,7 +110,7 @@ def attribute(
                 target,
                 against,
                 rules=rules or RULES,
-                ablation=ablation,
+                ablation=ablation or "padding",
                 truncate=truncate,
             )
             results = [found]
@@ -100,8 +125,9 @@ def attribute(
                 level=level,
                 phrases=phrases,
                 interactions=pairs,
-                rules=rules or RULES,
+                rules=rules,
                 ablation=ablation,
+                corrupted=corrupted,
                 truncate=truncate,
             )
             assert isinstance(results, list)

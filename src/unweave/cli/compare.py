@@ -3,27 +3,42 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unweave.cli import commands
+from unweave.cli import experiment_options as given
 from unweave.errors import UnweaveError
+
+if TYPE_CHECKING:
+    from unweave.experiments.methods import Method
 
 
 @commands.register("compare")
 def compare(
     tasks: Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl and .csv files.")],
     methods: Annotated[
-        str, typer.Option(help="Names with commas between; all methods unless given.")
-    ] = "",
-    model: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="A short name, a hub name, a folder or a .gguf file [default: the tasks' own].",
-            show_default=False,
+            help="Methods with commas between: names, or SCORE+SEARCH such as eap-ig+eliminate; "
+            "all named methods unless given."
         ),
-    ] = None,
+    ] = "",
+    score: Annotated[
+        str,
+        typer.Option(help="Scores with commas between, each behind every --search."),
+    ] = "",
+    search: Annotated[
+        str, typer.Option(help="Searches with commas between, each behind every --score.")
+    ] = "",
+    option: given.Options = None,
+    model: given.Model = None,
+    granularity: given.Granularity = "head",
+    mlps: given.Mlps = False,
+    ablation: given.Ablation = "mean",
+    prompts: given.Prompts = None,
+    held_out: given.HeldOut = None,
     seeds: Annotated[str, typer.Option(help="Numbers with commas between.")] = "0",
     out: Annotated[
         Path | None,
@@ -31,59 +46,100 @@ def compare(
             help="Folder for the cells; by default runs/compare-MODEL.", show_default=False
         ),
     ] = None,
-    n_discover: Annotated[
-        int | None, typer.Option(min=1, help="Prompts to score nodes with; by default the task's.")
-    ] = None,
-    n_evaluate: Annotated[
-        int | None, typer.Option(min=1, help="Held-out prompts; by default the task's.")
-    ] = None,
-    ablation: Annotated[
-        str, typer.Option(help="mean, counterfactual or zero: what an ablated node becomes.")
-    ] = "mean",
-    mlps: Annotated[bool, typer.Option("--mlps", help="MLPs are nodes too.")] = False,
     draws: Annotated[int, typer.Option(min=1, help="Random circuits of each size.")] = 10,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    device: given.Device = "cpu",
+    bos: given.Bos = None,
+    first_token: given.FirstToken = False,
+    only_correct: given.OnlyCorrect = None,
+    quiet: given.Quiet = False,
+    as_json: given.AsJson = False,
 ) -> None:
     """Compare methods on tasks; a run that was stopped goes on where it was.
 
     Every cell (task, method, seed) is saved in the folder as soon as it is finished. Exits with 1
     when every cell failed.
+
+    Example: unweave compare ioi docstring --score decomposition,eap --search top,eliminate
     """
     from contextlib import nullcontext
 
     from rich.console import Console
 
-    from unweave.experiments.compare import Plan, methods_named
+    from unweave.ablations.kind import ablations
+    from unweave.experiments.compare import Comparison
     from unweave.experiments.compare import compare as run
-    from unweave.experiments.comparison_cells import Budget
     from unweave.experiments.files import plain
+    from unweave.experiments.specification import Specification
     from unweave.model.loading import load
     from unweave.progress import silent
 
     model = model or _own_model(tasks)
-    nodes = "heads+mlps" if mlps else "heads"
-    budget = Budget(_ablation(ablation), n_discover, n_evaluate, nodes, draws)
-    plan = Plan(tuple(tasks), methods_named(methods), model, _seeds(seeds), budget)
+    base = Specification(
+        task=tasks[0],
+        model=model,
+        granularity=granularity,
+        mlps=mlps,
+        ablation=ablations[ablation].name,
+        prompts=prompts,
+        held_out=held_out,
+        bos=bos,
+        first_token=first_token,
+        only_correct=only_correct,
+    )
+    chosen = _methods(methods, score, search, option or [])
+    comparison = Comparison(tuple(tasks), base, chosen, _seeds(seeds), draws)
     folder = out or Path("runs") / f"compare-{Path(model).name}"
-    told = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False)
 
     def say(line: str) -> None:
         if not quiet:
-            told.print(line, style="dim", markup=False, soft_wrap=True)
+            console.print(line, style="dim", markup=False, soft_wrap=True)
 
     with silent() if quiet or as_json else nullcontext():
-        record = run(plan, folder, lambda name: load(name, device=device), say)
+        record = run(comparison, folder, lambda name: load(name, device=device, bos=bos), say)
     if as_json:
         typer.echo(json.dumps(plain(record), indent=2))
         return
     console = Console(highlight=False)
     for table in tables(record):
         console.print(table)
-    console.print(f"Cells and compare.json: {folder}", soft_wrap=True)
+    console.print(f"Cells and compare.json: {folder}", soft_wrap=True, markup=False)
     if all("error" in row for row in record["rows"]):
         raise typer.Exit(1)
+
+
+def _methods(names: str, scores: str, searches: str, options: list[str]) -> "tuple[Method, ...]":
+    """Named methods, and every score behind every search."""
+    from unweave.experiments.methods import METHODS, find_method, read_options
+
+    found = [find_method(name) for name in _listed(names)]
+    pairs = _listed(scores), _listed(searches)
+    if any(pairs):
+        found += [find_method(None, a, b) for a in pairs[0] or [None] for b in pairs[1] or [None]]
+    found = found or list(METHODS.values())
+    if not options:
+        return tuple(found)
+    known = [_with_known(method, options) for method in found]
+    for text in options:
+        if not any(text in used for _, used in known):
+            read_options(found[0], [text])  # says which options there are
+    return tuple(
+        method.with_options(read_options(method, used)) if used else method
+        for method, used in known
+    )
+
+
+def _with_known(method: "Method", options: list[str]) -> "tuple[Method, list[str]]":
+    """A method with those of the options that its parts know."""
+    from unweave.scores.score import scores
+    from unweave.search.search import searches
+
+    names = {*scores[method.score].options, *searches[method.search].options}
+    return method, [text for text in options if text.partition("=")[0] in names]
+
+
+def _listed(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _own_model(tasks: Sequence[str]) -> str:
@@ -100,63 +156,59 @@ def _own_model(tasks: Sequence[str]) -> str:
     return next(iter(own.values()))
 
 
+_COLUMNS = (
+    ("CMD", "cmd", ".3f"),
+    ("CPR", "cpr", ".3f"),
+    ("k80", "k80", ".0f"),
+    ("k95", "k95", ".0f"),
+    ("AUC", "auc", ".2f"),
+    ("nodes", "size", ".0f"),
+    ("f", "faithfulness", ".3f"),
+    ("|1−f|", "off", ".3f"),
+    ("s", "seconds", ".2f"),
+    ("score", "score_forwards", ".1f"),
+    ("fwd", "forwards", ".1f"),
+)
+
+
 def tables(record: Mapping[str, Any]) -> list[Any]:
     """One table a task, a row a method."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     found = []
     for task in dict.fromkeys(row["task"] for row in record["summary"]):
         rows = [row for row in record["summary"] if row["task"] == task]
-        sizes = [row["size"] for row in rows if "size" in row]
-        at = f"{sizes[0]:.0f}" if sizes else "–"
         known = any(row.get("auc") is not None for row in rows)
-        budget = record["budget"]
-        table = Table(
-            title=f"{task}, {record['model']}, {budget['ablation']} ablation",
-            box=box.SIMPLE_HEAD,
-            title_justify="left",
-            pad_edge=False,
-            collapse_padding=True,
-        )
+        columns = [column for column in _COLUMNS if known or column[1] != "auc"]
+        title = f"{task}, {record['model']}, {record['settings']['ablation']} ablation"
+        table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left")
+        table.pad_edge, table.collapse_padding = False, True
         table.add_column("method", no_wrap=True)
-        auc = ["AUC"] if known else []
-        faithful = f"f at {at}"
-        for name in ("CMD", "CPR", "k80", "k95", *auc, faithful, "|1−f|", "beats", "s", "fwd"):
-            table.add_column(name, justify="right", no_wrap=True)
+        for heading, _, _ in columns:
+            table.add_column(heading, justify="right", no_wrap=True)
         for row in rows:
-            table.add_row(row["method"], *_cells(row, known))
-        table.caption = (
-            "f: faithfulness of a circuit of that size, and how far it is from 1; beats: share of "
-            "random circuits of that size that it is more faithful than / closer to 1 than; s, "
-            "fwd: time to score, in seconds and in plain forward passes; "
-            f"means of {len(record['seeds'])} seed(s)"
-        )
-        table.caption_justify = "left"
+            figures = [_figure(row, name, spec) for _, name, spec in columns]
+            table.add_row(row["method"], *(figures if row["seeds"] else ["failed"]))
+        table.caption, table.caption_justify = _caption(record), "left"
         found.append(table)
         errors: dict[str, list[str]] = {}
         for row in rows:
             if "error" in row:
                 errors.setdefault(row["error"], []).append(row["method"])
         for error, failed in errors.items():
-            found.append(f"[red]{', '.join(failed)}[/]: {_escaped(error)}")
+            found.append(f"[red]{', '.join(failed)}[/]: {escape(error)}")
     return found
 
 
-def _cells(row: Mapping[str, Any], known: bool) -> Sequence[str]:
-    if not row["seeds"]:
-        return ["failed"]
-    figures = [
-        _figure(row, "cmd", ".3f"),
-        _figure(row, "cpr", ".3f"),
-        _figure(row, "k80", ".0f"),
-        _figure(row, "k95", ".0f"),
-    ]
-    if known:
-        figures.append(_figure(row, "auc", ".2f"))
-    beats = f"{_figure(row, 'beaten', '.0%')}/{_figure(row, 'farther', '.0%')}"
-    figures += [_figure(row, "faithfulness", ".3f"), _figure(row, "off", ".3f"), beats]
-    return [*figures, _figure(row, "seconds", ".2f"), _figure(row, "forwards", ".1f")]
+def _caption(record: Mapping[str, Any]) -> str:
+    return (
+        "CMD, CPR, k80, k95: the ranking on held-out prompts; eliminate orders the nodes outside "
+        "its circuit by measured faithfulness unless -o order=left; nodes, f, |1−f|: the circuit "
+        "that the method returns; score, fwd: cost in forward passes of the score, and of score "
+        f"and search; means of {len(record['seeds'])} seed(s)"
+    )
 
 
 def _figure(row: Mapping[str, Any], name: str, spec: str) -> str:
@@ -164,23 +216,8 @@ def _figure(row: Mapping[str, Any], name: str, spec: str) -> str:
     return "–" if value is None else format(value, spec)
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
 def _seeds(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise UnweaveError(f"--seeds {text}: expected numbers such as 0,1,2") from None
-
-
-def _ablation(name: str) -> Any:
-    from unweave.evaluation.faithfulness import ABLATIONS
-    from unweave.registry import nearest
-
-    if name not in ABLATIONS:
-        raise UnweaveError(f"unknown ablation {name!r}: {nearest(name, ABLATIONS)}")
-    return name

@@ -39,7 +39,7 @@ def evaluate(
     from unweave.evaluation.api import PARTS
     from unweave.experiments.evaluate import evaluate_run
     from unweave.experiments.files import plain, write_json
-    from unweave.experiments.old_run import read_run
+    from unweave.experiments.run_folder import read_run
     from unweave.model.loading import load
     from unweave.progress import silent
     from unweave.report.html import write_report
@@ -48,7 +48,11 @@ def evaluate(
     found = read_run(run)
     with silent() if quiet or as_json else nullcontext():
         evaluation = evaluate_run(
-            found, lambda name: load(name, device=device), n=n, parts=wanted, draws=draws
+            found,
+            lambda how: load(how.model, device=device, bos=how.bos),
+            n=n,
+            parts=wanted,
+            draws=draws,
         )
     record = evaluation.to_json()
     write_json(run / "evaluation.json", record)

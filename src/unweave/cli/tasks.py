@@ -1,4 +1,4 @@
-"""`unweave tasks`: the behaviours at hand, their prompts, and checks of your own file."""
+"""`unweave tasks`: the available behaviours, their prompts, and checks of your own file."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any, no_type_check
@@ -39,10 +39,12 @@ def _list(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from unweave.behaviours.task import made
+    from unweave.behaviours.task import synthetic_tasks
     from unweave.behaviours.task import tasks as registered
 
-    found = [_about(registry[name]) for registry in (registered, made) for name in registry]
+    found = [
+        _about(registry[name]) for registry in (registered, synthetic_tasks) for name in registry
+    ]
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return

@@ -1,8 +1,8 @@
 r"""The rules: one pure function per operation and choice, each returning the relevant part only.
 
 Notation of docs/method.md: an activation's total T = β + γ, β relevant. A rule gets β and the
-totals of its inputs and output, and returns β′ of the output; γ′ is T′ − β′ by definition, so no rule
-can break completeness. Tensors of relevant parts carry a leading source axis.
+totals of its inputs and output, and returns β′ of the output; γ′ is T′ − β′ by definition, so no
+rule can break completeness. Tensors of relevant parts carry a leading source axis.
 
 References: CD-T (Hsu et al., ICLR 2025), eqs. 5–14; contextual decomposition (Murdoch et al.,
 2018; Singh et al., 2019); RelP (Rezaei Jafari et al., 2025) for the half rule of gates.

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from unweave.ablation import Ablation, Positions, position_index
+from unweave.ablation import Ablation, Positions, position_mask
 from unweave.decomposition.split import Split
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
@@ -65,11 +65,11 @@ class Seeds:
     """Where each source of a run sets its relevant part.
 
     Args:
-        by_point: For each point: source number, unit and position index of every site there.
+        by_point: For each point: source number, unit and positions of every site there.
         ablation: What a source is compared with.
     """
 
-    by_point: Mapping[Point, list[tuple[int, int | None, Int[Tensor, " batch"] | None]]]
+    by_point: Mapping[Point, list[tuple[int, int | None, Bool[Tensor, "batch position"] | None]]]
     ablation: Ablation
 
     def sow(
@@ -98,7 +98,7 @@ class Seeds:
             if where is None:
                 row.copy_(value)
             else:
-                hit = index == where[:, None]
+                hit = where.gather(1, index)
                 row[hit] = value[hit]
         return Split(rel, x.total, x.start)
 
@@ -110,7 +110,7 @@ def plant(
     by_point = defaultdict(list)
     for number, source in enumerate(sources):
         for site in source.sites:
-            where = position_index(site, inputs, positions)
+            where = position_mask(site, inputs, positions)
             by_point[site.point].append((number, site.unit, where))
     return Seeds(dict(by_point), ablation)
 
@@ -121,5 +121,11 @@ def first_position(source: Source, inputs: Inputs, positions: Positions, causal:
     points = [site.point for site in source.sites]
     if not causal or any(p.stack == "enc" or p.kind in ("ck", "cv") for p in points):
         return 0
-    where = [position_index(site, inputs, positions) for site in source.sites]
-    return min(0 if w is None else int(w.min()) for w in where)
+    where = [position_mask(site, inputs, positions) for site in source.sites]
+    return min(0 if w is None else _first(w) for w in where)
+
+
+def _first(mask: Bool[Tensor, "batch position"]) -> int:
+    """The first position that is set in any example; the last one where none is."""
+    columns = mask.any(0).nonzero()
+    return int(columns[0]) if len(columns) else mask.shape[1] - 1

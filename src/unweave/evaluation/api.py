@@ -9,7 +9,7 @@ from unweave.circuits import Scores
 from unweave.errors import UnweaveError
 from unweave.evaluation.checks import Completeness, Minimality, completeness, minimality
 from unweave.evaluation.curves import Curve, curve_sizes, faithfulness_curve
-from unweave.evaluation.faithfulness import Faithfulness, by_ablation, faithfulness_of
+from unweave.evaluation.faithfulness import Faithfulness, by_ablation
 from unweave.evaluation.random_circuits import (
     DRAWS,
     FRACTIONS,
@@ -164,7 +164,7 @@ def _tests(
     found: dict[str, Any] = {}
     if "chance" in parts:
         found["random"] = random_circuits(problem, FRACTIONS, draws, seed)
-        own = float(faithfulness_of(problem, [nodes])[0])
+        own = float(problem.faithfulness([nodes])[0])
         found["chance"] = against(own, len(nodes), found["random"])
     if "completeness" in parts and nodes:
         found["completeness"] = completeness(problem, nodes, draws, seed)
@@ -186,7 +186,7 @@ def known_faithfulness(problem: Problem, known: Mapping[str, Collection[Site]]) 
             fitting[name] = nodes
     if not fitting:
         return {}
-    values = faithfulness_of(problem, list(fitting.values())).tolist()
+    values = problem.faithfulness(list(fitting.values())).tolist()
     return dict(zip(fitting, values, strict=True))
 
 
@@ -210,7 +210,7 @@ def _sites(problem: Problem, names: Collection[Site | str]) -> list[Site]:
         text = str(parse(name))
         if text not in known:
             close = nearest(text, known, f"{len(known)} nodes such as {next(iter(known))}")
-            raise UnweaveError(f"{text} is no node of this problem: {close}")
+            raise UnweaveError(f"{text} is not a node of this problem: {close}")
         sites.append(known[text])
     if len(set(sites)) != len(sites):
         raise UnweaveError("a node is named twice in a ranking or circuit: name each once")

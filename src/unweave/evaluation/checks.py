@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from random import Random
 
 from unweave.errors import UnweaveError
-from unweave.evaluation.faithfulness import measure, spread
 from unweave.scores.problem import Problem
 from unweave.sites import Site
 
@@ -65,9 +64,7 @@ def completeness(
     parts = [tuple(rng.sample(nodes, rng.randint(1, len(nodes)))) for _ in range(draws)]
     left = [tuple(n for n in nodes if n not in part) for part in parts]
     model = [tuple(n for n in problem.nodes if n not in part) for part in parts]
-    metrics, empty, full = measure(problem, [*left, *model])
-    spread(problem, empty, full)
-    values = ((metrics - empty) / (full - empty)).reshape(2, draws).T.tolist()
+    values = problem.faithfulness([*left, *model]).reshape(2, draws).T.tolist()
     return Completeness(
         tuple(
             Knockout(tuple(map(str, part)), mine, whole)
@@ -79,10 +76,9 @@ def completeness(
 def minimality(problem: Problem, circuit: Collection[Site]) -> Minimality:
     """Takes out one node at a time, all of them in one batched run."""
     nodes = _checked(problem, circuit)
-    without = [tuple(other for other in nodes if other != node) for node in nodes]
-    metrics, empty, full = measure(problem, [nodes, *without])
-    spread(problem, empty, full)
-    effects = ((metrics[0] - metrics[1:]) / (full - empty)).tolist()
+    whole = problem.faithfulness([nodes])
+    without = problem.reference.faithfulness(problem.flipped(nodes, nodes))
+    effects = (whole - without).tolist()
     return Minimality(dict(zip(map(str, nodes), effects, strict=True)))
 
 
@@ -92,7 +88,7 @@ def _checked(problem: Problem, circuit: Collection[Site]) -> tuple[Site, ...]:
     known = set(problem.nodes)
     if strange := [str(node) for node in circuit if node not in known]:
         raise UnweaveError(
-            f"{strange[0]} is no node of this problem ({len(known)} nodes such as "
+            f"{strange[0]} is not a node of this problem ({len(known)} nodes such as "
             f"{problem.nodes[0]}): use the granularity of the circuit"
         )
     return tuple(circuit)

@@ -17,11 +17,16 @@ class Curve:
 
     Args:
         nodes: How many nodes the model has.
+        low, high: The 95% interval at each size.
+        prompts: How many prompts it was measured on.
     """
 
     sizes: tuple[int, ...]
     faithfulness: tuple[float, ...]
     nodes: int
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    prompts: int = 0
 
     @property
     def cpr(self) -> float:
@@ -54,5 +59,13 @@ def faithfulness_curve(
 ) -> Curve:
     """Adds nodes in the order of a ranking and measures faithfulness at each size."""
     sizes = list(sizes) if sizes is not None else curve_sizes(len(problem.nodes))
-    values = problem.faithfulness([tuple(ranking[:size]) for size in sizes])
-    return Curve(tuple(sizes), tuple(values.tolist()), len(problem.nodes))
+    metric = problem.metric([tuple(ranking[:size]) for size in sizes])
+    points = [problem.reference.estimate(one) for one in metric]
+    return Curve(
+        tuple(sizes),
+        tuple(point.value for point in points),
+        len(problem.nodes),
+        tuple(point.low for point in points),
+        tuple(point.high for point in points),
+        len(problem.batch),
+    )

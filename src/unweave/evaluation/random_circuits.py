@@ -1,8 +1,8 @@
 """The test against chance: how many random circuits of each size a circuit beats.
 
 docs/method.md §9, after Shi et al., Hypothesis Testing the Circuit Hypothesis in LLMs (2024).
-"Beats" has two senses: more faithful, as in the paper, and closer to faithfulness 1, since a random circuit
-that overshoots is no better explanation than one that falls short.
+"Beats" has two senses: more faithful, as in the paper, and closer to faithfulness 1, since a random
+circuit that overshoots is no better explanation than one that falls short.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from random import Random
 
 from unweave.errors import UnweaveError
-from unweave.evaluation.faithfulness import faithfulness_of
 from unweave.scores.problem import Problem
 from unweave.sites import Site
 
@@ -88,7 +87,7 @@ def random_circuits(
     rng, nodes = Random(f"chance {seed}"), problem.nodes
     sizes = [max(1, round(fraction * len(nodes))) for fraction in fractions]
     circuits = [tuple(rng.sample(nodes, size)) for size in sizes for _ in range(draws)]
-    values = faithfulness_of(problem, circuits).reshape(len(sizes), draws).tolist()
+    values = problem.faithfulness(circuits).reshape(len(sizes), draws).tolist()
     return tuple(
         Draws(size, fraction, tuple(row))
         for size, fraction, row in zip(sizes, fractions, values, strict=True)
@@ -114,6 +113,6 @@ def chance(
     seed: int = 0,
 ) -> Chance:
     """Draws random circuits of every size and counts those that the circuit beats."""
-    faithfulness = float(faithfulness_of(problem, [circuit])[0])
+    faithfulness = float(problem.faithfulness([tuple(circuit)])[0])
     drawn = random_circuits(problem, fractions, draws, seed)
     return against(faithfulness, len(circuit), drawn)

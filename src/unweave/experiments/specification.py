@@ -1,88 +1,205 @@
-"""What a run is asked to do, and the problems it solves: one to find on, one to judge on."""
+"""`Specification`: an experiment as the user asked for it, and `Experiment`: the same, set up."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
-from unweave.ablations.of_task import AblationName, task_ablation
+from unweave.ablations.kind import task_ablation
+from unweave.batch import Batch
 from unweave.behaviours.accuracy import Accuracy, check_able
-from unweave.behaviours.task import Task
+from unweave.behaviours.file import SUFFIXES, find_task
+from unweave.behaviours.task import Part, Task
 from unweave.errors import UnweaveError
+from unweave.experiments.methods import Method, find_method
 from unweave.model.model import Model
+from unweave.model.weights import tensors
+from unweave.nodes.node import find_nodes, read_granularity
 from unweave.scores.problem import Problem
 from unweave.sites import Site
 
-GRANULARITIES = ("head", "head@position")
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("task", "model", "granularity", "ablation"), (str,)),
+    **dict.fromkeys(("method", "score", "search"), (str, type(None))),
+    **dict.fromkeys(("mlps", "first_token"), (bool,)),
+    **dict.fromkeys(("bos", "only_correct"), (bool, type(None))),
+    **dict.fromkeys(("prompts", "held_out"), (int, type(None))),
+    "seed": (int,),
+    "options": (dict,),
+}
+ABLATIONS = ("mean", "counterfactual", "zero")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A discovery, as the user asked for it.
+class Specification:
+    """Everything that changes a number.
 
     Args:
-        granularity: Nodes are heads, or heads at the task's named positions.
+        task: Name of a task, or a .jsonl or .csv file.
+        method: A named pair of score and search.
+        score, search: In place of the method's own.
+        options: Options of score and search that differ from their defaults.
+        granularity: What nodes are: head, head@position, head@token, neuron, qkv, ….
         mlps: Whether MLPs are nodes too (else they are never ablated).
-        discover, evaluate: How many prompts; None takes the task's own numbers.
+        ablation: What stands for an ablated node.
+        seed: Decides which prompts are drawn.
+        prompts, held_out: How many prompts; None takes the task's own numbers.
+        bos: Whether a BOS token comes before each prompt; None leaves it to the model.
         first_token: Whether the first token of a longer answer stands for it (file tasks).
-        options: The method's options that differ from their defaults.
+        only_correct: Whether to keep only prompts that the model answers correctly; None leaves
+            it to the task.
     """
 
     task: str
     model: str
-    method: str = "cdt"
+    method: str | None = None
+    score: str | None = None
+    search: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     granularity: str = "head"
     mlps: bool = False
-    ablation: AblationName = "mean"
+    ablation: str = "mean"
     seed: int = 0
-    discover: int | None = None
-    evaluate: int | None = None
+    prompts: int | None = None
+    held_out: int | None = None
+    bos: bool | None = None
     first_token: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    only_correct: bool | None = None
+
+    def __post_init__(self) -> None:
+        find_method(self.method, self.score, self.search).with_options(self.options)
+        read_granularity(self.granularity)
+
+    @cached_property
+    def resolved(self) -> Method:
+        """The score and the search with their options, all of them checked."""
+        return find_method(self.method, self.score, self.search).with_options(self.options)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain data, with the names of score and search in place of what stands for them."""
+        method = self.resolved
+        record = asdict(self) | {
+            "method": method.name,
+            "score": method.score,
+            "search": method.search,
+        }
+        record["options"] = {**method.score_options, **method.search_options}
+        return record
+
+    @staticmethod
+    def from_dict(record: Mapping[str, Any]) -> "Specification":
+        """Reads a specification back.
+
+        Raises:
+            UnweaveError: For a field that is missing or not known.
+        """
+        known = {one.name for one in fields(Specification)}
+        given = dict(record)
+        if strange := sorted(given.keys() - known):
+            raise UnweaveError(f"a specification has no field {strange[0]!r}")
+        if missing := sorted({"task", "model"} - given.keys()):
+            raise UnweaveError(f"a specification needs the field {missing[0]!r}")
+        for name, kinds in _TYPES.items():
+            if name in given and type(given[name]) not in kinds:
+                expected = " or ".join(kind.__name__ for kind in kinds)
+                raise UnweaveError(f"{name} is {given[name]!r}: expected {expected}")
+        return Specification(**given)
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
-    """A model on a task: prompts to find a circuit on, and others to judge it on."""
+class Experiment:
+    """A specification with its model and task; prompts and ablations are made when asked for."""
 
-    find: Problem
-    judge: Problem
-    accuracy: Accuracy
+    specification: Specification
+    model: Model
+    task: Task
+
+    @staticmethod
+    def set_up(
+        specification: Specification, model: Model, task: Task | None = None
+    ) -> "Experiment":
+        """Finds the task; a task that is given need not be registered."""
+        found = task or find_task(specification.task, specification.first_token)
+        if specification.only_correct is not None:
+            found = replace(found, only_correct=specification.only_correct)
+        return Experiment(specification, model, found)
+
+    @cached_property
+    def nodes(self) -> tuple[Site, ...]:
+        """Every node that a circuit may hold."""
+        batch, how = self._discovery_batch, self.specification
+        return find_nodes(self.model, how.granularity, how.mlps, batch.clean, batch.positions)
+
+    @cached_property
+    def accuracy(self) -> Accuracy:
+        """How well the model does the task.
+
+        Raises:
+            UnweaveError: When it cannot do it: there would be no behaviour to explain.
+        """
+        return check_able(self.model, self._discovery_batch, self.task.name)
+
+    @cached_property
+    def discovery(self) -> Problem:
+        """The prompts to search on."""
+        return self._problem(self._discovery_batch, self.specification.ablation)
+
+    @cached_property
+    def held_out(self) -> Problem:
+        """Prompts that nothing is chosen on."""
+        return self.problem("evaluate", self.specification.held_out)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """What the names of task and model stand for: a file may change between two runs."""
+        path = Path(self.specification.task)
+        found = {"weights": weights_hash(self.model)}
+        if path.suffix in SUFFIXES and path.is_file():
+            found["task"] = blake2b(path.read_bytes(), digest_size=8).hexdigest()
+        return found
+
+    def problem(self, part: Part, n: int | None = None, ablation: str | None = None) -> Problem:
+        """Prompts of a part under an ablation, by default the experiment's own."""
+        batch = self.task.batch(self.model, n, self.specification.seed, part)
+        return self._problem(batch, ablation or self.specification.ablation)
+
+    def under(self, problem: Problem, ablation: str) -> Problem | None:
+        """The same prompts under another ablation; None where it cannot be built for them."""
+        if ablation == problem.ablation.name:
+            return problem
+        try:
+            return self._problem(problem.batch, ablation)
+        except UnweaveError:
+            return None
+
+    def known(self) -> dict[str, tuple[Site, ...]]:
+        """The published circuit of this model, and the augmented one where the authors give one."""
+        circuit = self.task.known_circuit(self.model.name)
+        if circuit is None:
+            return {}
+        found = {"published": circuit.under(self.specification.ablation)}
+        return found | {"augmented": circuit.augmented} if circuit.added else found
+
+    @cached_property
+    def _discovery_batch(self) -> Batch:
+        how = self.specification
+        return self.task.batch(self.model, how.prompts, how.seed, "discover")
+
+    def _problem(self, batch: Batch, ablation: str) -> Problem:
+        points, seed = {node.point for node in self.nodes}, self.specification.seed
+        built = task_ablation(self.task, self.model, batch, ablation, points, seed)
+        return Problem(self.model, batch, self.nodes, built)
 
 
-def set_up(plan: Plan, model: Model, task: Task) -> Stage:
-    """Draws prompts, checks that the model can do the task at all, and records ablations.
-
-    Raises:
-        UnweaveError: When the model fails the task, or the plan does not fit it.
-    """
-    found = task.batch(model, plan.discover, plan.seed, "discover")
-    judged = task.batch(model, plan.evaluate, plan.seed, "evaluate")
-    accuracy = check_able(model, found, task.name)
-    nodes = plan_nodes(plan, model, tuple(found.positions))
-    problems = []
-    for batch in (found, judged):
-        points = {node.point for node in nodes}
-        ablation = task_ablation(task, model, batch, plan.ablation, points, plan.seed)
-        problems.append(Problem(model, batch, nodes, ablation))
-    return Stage(problems[0], problems[1], accuracy)
-
-
-def plan_nodes(plan: Plan, model: Model, positions: tuple[str, ...]) -> tuple[Site, ...]:
-    """Every node that a circuit may hold."""
-    if plan.granularity not in GRANULARITIES:
-        raise UnweaveError(
-            f"granularity {plan.granularity!r}: expected {' or '.join(GRANULARITIES)}"
-        )
-    if plan.granularity == "head@position" and model.family == "encoder-decoder":
-        raise UnweaveError(
-            f"granularity head@position: {model.name} reads one text and writes another, whose "
-            "positions have no names in common; use head"
-        )
-    sites = model.heads() + (model.mlps() if plan.mlps else [])
-    sites.sort(key=lambda site: site.point.depth)
-    if plan.granularity == "head":
-        return tuple(sites)
-    return tuple(site.at(position) for site in sites for position in positions)
+def weights_hash(model: Model) -> str:
+    """A short hash of shapes and of some values of every weight: cheap, and different weights
+    differ in it."""
+    digest = blake2b(digest_size=8)
+    for tensor in tensors(model.network):
+        flat = tensor.detach().flatten()
+        some = flat[:: max(1, len(flat) // 64)].float().cpu()
+        digest.update(str(tuple(tensor.shape)).encode())
+        digest.update(some.numpy().tobytes())
+    return digest.hexdigest()

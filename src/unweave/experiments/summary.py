@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from unweave.evaluation.api import chance_json
@@ -24,24 +23,20 @@ FIGURES = (
     "up_to",
     "seconds",
     "forwards",
+    "score_forwards",
 )
 
 
-def row(cell: Record, reference: Record, size: int | None) -> dict[str, Any]:
-    """One line of the table.
-
-    Args:
-        size: Nodes of the leader's circuit: at this size the method's ranking is read too.
-    """
+def row(cell: Record, reference: Record) -> dict[str, Any]:
+    """One line of the table: a method's ranking, and the circuit that it chose itself."""
     key = {name: cell[name] for name in ("task", "method", "seed")}
     if "error" in cell:
         return {**key, "error": cell["error"]}
     curve, roc = cell["curve"], cell["roc"].get("published")
-    at = size if size is not None and size != len(cell["circuit"]) else None
-    faithful = cell["faithfulness"] if at is None else value_at(curve, at)
-    count = len(cell["circuit"]) if at is None else at
     found = {
         **key,
+        "score": cell["score"],
+        "search": cell["search"],
         "cmd": curve["cmd"],
         "cpr": curve["cpr"],
         "k80": curve["k80"],
@@ -49,10 +44,13 @@ def row(cell: Record, reference: Record, size: int | None) -> dict[str, Any]:
         "auc": roc and roc["auc"],
         "sweep_auc": roc and roc["sweep_auc"],
         "roc": cell["roc"],
-        "size": count,
-        "faithfulness": faithful,
-        "off": abs(1 - faithful),
+        "size": len(cell["circuit"]),
+        "faithfulness": cell["faithfulness"],
+        "interval": cell["interval"],
+        "off": abs(1 - cell["faithfulness"]),
         "seconds": cell["seconds"],
+        "forwards": sum(cell["forwards"].values()),
+        "score_forwards": cell["forwards"]["score"],
         "circuit": cell["circuit"],
         "curve": curve,
         "curves": cell["curves"],
@@ -60,7 +58,7 @@ def row(cell: Record, reference: Record, size: int | None) -> dict[str, Any]:
     if "error" in reference:
         return found
     drawn = [Draws(d["size"], d["fraction"], tuple(d["faithfulness"])) for d in reference["random"]]
-    chance = chance_json(against(faithful, count, drawn))
+    chance = chance_json(against(cell["faithfulness"], len(cell["circuit"]), drawn))
     own = chance["own"] or {}
     return found | {
         "nodes": reference["nodes"],
@@ -68,17 +66,7 @@ def row(cell: Record, reference: Record, size: int | None) -> dict[str, Any]:
         "beaten": own.get("beaten"),
         "farther": own.get("farther"),
         "up_to": chance["up_to"],
-        "forwards": cell["seconds"] / reference["forward_seconds"],
     }
-
-
-def value_at(curve: Record, size: int) -> float:
-    """Faithfulness at a size, on the line between the two sizes next to it."""
-    points = list(zip(curve["sizes"], curve["faithfulness"], strict=True))
-    for (low, left), (high, right) in pairwise(points):
-        if low <= size <= high:
-            return left + (right - left) * (size - low) / (high - low)
-    return points[-1][1]
 
 
 def summary(rows: Sequence[Record]) -> list[dict[str, Any]]:

@@ -27,6 +27,6 @@ def word_scores(model: Model, batch: Batch) -> dict[str, Any] | None:
         return int(known[logits[known].argmax()]) if len(known) else None
 
     answer, distractor = best(first.readout.answers[0]), best(first.readout.distractors[0])
-    found = attribute(model, batch.texts[0], answer, distractor)
+    found = attribute(model, batch.texts[0], answer, distractor, corrupted=batch.corrupted_texts[0])
     assert not isinstance(found, list)
     return found.to_json()

@@ -169,13 +169,27 @@ class Model:
             attention = block.cross if point.kind[0] == "c" else block.attention
             if attention is None:
                 raise UnweaveError(f"{site}: this model has no cross-attention; use a… for c…")
-            count = attention.kv_heads if point.kind[-1] in "kv" else attention.heads
+            count = self.units(point)
             noun = "key-value heads" if count != attention.heads else "heads"
             _check_unit(site, count, noun)
         elif block.mlp is None:
             raise UnweaveError(f"{site}: this model is attention-only, it has no MLPs")
         elif point.kind == "neuron":
-            _check_unit(site, len(block.mlp.inp.matrix), "neurons")
+            _check_unit(site, self.units(point), "neurons")
+
+    def units(self, point: Point) -> int:
+        """How many nodes an activation can be split into: heads, neurons, or 1."""
+        if point.kind not in HEAD_KINDS and point.kind != "neuron":
+            return 1
+        stack = self.network.encoder if point.stack == "enc" else self.network.body
+        assert stack is not None
+        block = stack.blocks[point.layer]
+        if point.kind == "neuron":
+            assert block.mlp is not None
+            return len(block.mlp.inp.matrix)
+        attention = block.cross if point.kind[0] == "c" else block.attention
+        assert attention is not None
+        return attention.kv_heads if point.kind[-1] in "kv" else attention.heads
 
     def _blocks(self) -> Iterator[tuple[Literal["", "enc"], int, Block]]:
         if self.network.encoder is not None:

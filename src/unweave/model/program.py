@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from unweave.cost import spend
 from unweave.model.algebra import Algebra, Plain, RotaryTable, V, normalise
 from unweave.model.positions import Context, prepare, token_positions
 from unweave.model.weights import (
@@ -161,6 +162,7 @@ def block(
     last_block: bool,
 ) -> Stream[V]:
     """`x ← after(x + post(body(pre(x))))` for each branch, or all branches from one x."""
+    spend(_tokens(stream.x))
     x = entry = ops.at(stream.x, Point("resid", layer, stack))
     # Other positions are last used as keys and values of the last attention of the last block.
     uncut = sum(isinstance(b.body, Attention) for b in w.branches) if last_block else 0
@@ -191,6 +193,12 @@ def block(
         if branch.after is not None:
             x = ops.norm(x, branch.after, f"{place}.after")
     return replace(stream, x=x)
+
+
+def _tokens(x: object) -> int:
+    """Rows of an activation; of a split the relevant parts only: totals are a run of their own."""
+    values = getattr(x, "rel", x)
+    return values.shape[:-1].numel() if isinstance(values, Tensor) else 0
 
 
 def attention(

@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unweave.ablation import Ablation, position_index
+from unweave.ablation import Ablation, position_mask
 from unweave.batch import Batch
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import Inputs, run
 from unweave.progress import progress
-from unweave.sites import HEAD_KINDS, Point, Site
+from unweave.sites import Point, Site
 
 # Tokens (circuits × examples × positions) in one forward pass.
 _CPU_TOKENS, _GPU_TOKENS = 1 << 11, 1 << 16
@@ -53,8 +53,8 @@ class Patch(Plain):
         if left is not None and keep.shape[2] > 1:
             examples = torch.arange(self.batch, device=x.device)[:, None]
             keep = keep.expand(-1, self.batch, -1, -1)[:, examples, left]
-        if point.kind in HEAD_KINDS:
-            keep = keep[..., None]
+        # A head's output has an axis of its own; an MLP is one unit, a neuron one number.
+        keep = keep.reshape(*keep.shape, *(1,) * (rows.ndim - keep.ndim))
         return torch.where(keep, rows, base).flatten(0, 1)
 
 
@@ -64,41 +64,34 @@ def keep_masks(
     """What each circuit keeps at every ablated point.
 
     A site without a position is kept at every position. Masks have no batch and position axes
-    to speak of while no site names a position.
+    to speak of while no site names a position. They are put together on the CPU and travel to the
+    model's device in one piece: a GPU would wait for each of thousands of small writes.
     """
-    masks, inputs = {}, batch.clean
-    device = inputs.mask.device
-    positioned = {s.point for circuit in circuits for s in circuit if s.position is not None}
-    index: dict[tuple, Tensor | None] = {}
-    examples = torch.arange(len(batch), device=device)
+    first, total = {}, 0
     for point in points:
-        side = inputs if point.stack == "enc" or inputs.decoder is None else inputs.decoder
-        shape = (len(batch), side.mask.shape[1]) if point in positioned else (1, 1)
-        mask = torch.zeros(len(circuits), *shape, _units(model, point), dtype=torch.bool)
-        masks[point] = mask.to(device)
+        first[point], total = total, total + model.units(point)
+    kept: dict[tuple, tuple[Site, list[tuple[int, int]]]] = {}
     for row, circuit in enumerate(circuits):
         for site in circuit:
-            unit = 0 if site.unit is None else site.unit
             key = (site.position, site.point.stack)
-            if key not in index:
-                index[key] = position_index(site, inputs, batch.positions)
-            where = index[key]
-            if where is None:
-                masks[site.point][row, :, :, unit] = True
-            else:
-                masks[site.point][row, examples, where, unit] = True
+            places = kept.setdefault(key, (site, []))[1]
+            places.append((row, first[site.point] + (site.unit or 0)))
+    device = batch.clean.mask.device
+    masks = {
+        point: torch.zeros(len(circuits), 1, 1, model.units(point), dtype=torch.bool, device=device)
+        for point in first
+    }
+    for site, places in kept.values():
+        flat = torch.zeros(len(circuits), total, dtype=torch.bool)
+        flat[tuple(torch.tensor(places).T)] = True
+        flat = flat.to(device)
+        where = position_mask(site, batch.clean, batch.positions)
+        for point, start in first.items():
+            if point.stack != site.point.stack:
+                continue
+            here = flat[:, None, None, start : start + model.units(point)]
+            masks[point] = masks[point] | (here if where is None else here & where[..., None])
     return masks
-
-
-def _units(model: Model, point: Point) -> int:
-    if point.kind not in HEAD_KINDS:
-        return 1
-    stack = model.network.encoder if point.stack == "enc" else model.network.body
-    assert stack is not None
-    block = stack.blocks[point.layer]
-    attention = block.cross if point.kind[0] == "c" else block.attention
-    assert attention is not None
-    return attention.heads
 
 
 def run_circuits(

@@ -1,1 +1,1 @@
-"""Methods: ways to score the nodes of a model, each one file behind one interface."""
+"""One file a score; every module here is imported when a score is first looked up."""

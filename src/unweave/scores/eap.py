@@ -11,9 +11,11 @@ import torch
 
 from unweave.circuits import EdgeScores, Scores
 from unweave.graph import graph_of
+from unweave.options import Options
 from unweave.scores.edges import EdgeGradients, contributions, edge_parts, matrix_of
 from unweave.scores.gradients import differences, metric_gradients, node_products, parts
-from unweave.scores.problem import Method, Options, Problem, edge_scores, methods, node_scores
+from unweave.scores.problem import Problem
+from unweave.scores.score import Score, edge_scores, node_scores, scores
 
 
 def score(problem: Problem, options: Options) -> Scores:
@@ -24,7 +26,7 @@ def score(problem: Problem, options: Options) -> Scores:
         gradients, values, _ = metric_gradients(model, batch, problem.points)
         deltas = differences(values, ablation, batch)
         columns.append(node_products(problem, gradients, deltas, batch))
-    return node_scores(problem, torch.cat(columns, 1), method="eap")
+    return node_scores(problem, torch.cat(columns, 1), score="eap")
 
 
 def score_edges(problem: Problem, options: Options) -> EdgeScores:
@@ -37,9 +39,9 @@ def score_edges(problem: Problem, options: Options) -> EdgeScores:
         scores = matrix_of(gradients, contributions(model, graph, batch, ablation, clean))
         total = scores if total is None else total + scores
     assert total is not None
-    return edge_scores(problem, graph, total / len(problem.batch), method="eap")
+    return edge_scores(problem, graph, total / len(problem.batch), score="eap")
 
 
-methods.register("eap")(
-    Method("eap", "gradient × difference, one backward pass", score, score_edges=score_edges)
+scores.register("eap")(
+    Score("eap", "gradient × difference, one backward pass", score, edges=score_edges)
 )

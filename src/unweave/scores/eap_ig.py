@@ -20,8 +20,8 @@ from unweave.errors import UnweaveError
 from unweave.graph import Graph, graph_of
 from unweave.model.model import Model
 from unweave.model.program import Stream, stages
+from unweave.options import Option, Options
 from unweave.patching.circuits import read_positions
-from unweave.registry import nearest
 from unweave.scores.edges import (
     EdgeGradients,
     contributions,
@@ -39,10 +39,9 @@ from unweave.scores.gradients import (
     parts,
     run_from,
 )
-from unweave.scores.problem import Method, Options, Problem, edge_scores, methods, node_scores
+from unweave.scores.problem import Problem
+from unweave.scores.score import Score, edge_scores, node_scores, scores
 from unweave.sites import Point
-
-ON = ("inputs", "activations")
 
 
 def score(problem: Problem, options: Options) -> Scores:
@@ -58,7 +57,7 @@ def score(problem: Problem, options: Options) -> Scores:
         mean = {point: g / steps for point, g in total.items()}
         columns.append(node_products(problem, mean, differences(values, ablation, batch), batch))
     examples = torch.cat(columns, 1)
-    return node_scores(problem, examples, method="eap-ig", steps=str(steps), on=on)
+    return node_scores(problem, examples, score="eap-ig", steps=str(steps), on=on)
 
 
 def score_edges(problem: Problem, options: Options) -> EdgeScores:
@@ -76,15 +75,11 @@ def score_edges(problem: Problem, options: Options) -> EdgeScores:
         total = scores if total is None else total + scores
     assert total is not None
     matrix = total / (steps * len(problem.batch))
-    return edge_scores(problem, graph, matrix, method="eap-ig", steps=str(steps), on=on)
+    return edge_scores(problem, graph, matrix, score="eap-ig", steps=str(steps), on=on)
 
 
 def _checked(problem: Problem, options: Options) -> tuple[int, str]:
     steps, on = options["steps"], options["on"]
-    if not isinstance(steps, int) or steps < 1:
-        raise UnweaveError(f"eap-ig: steps is {steps!r}, expected a whole number from 1")
-    if on not in ON:
-        raise UnweaveError(f"eap-ig has no path on {on!r}: {nearest(str(on), ON)}")
     if on == "inputs" and not problem.batch.aligned:
         raise UnweaveError(
             "eap-ig on inputs needs clean and corrupted prompts of one length: use "
@@ -175,16 +170,19 @@ def _stage_of(model: Model, batch: Batch, point: Point) -> int:
     return [stage.name for stage in stages(model.network, batch.clean)].index(name)
 
 
-methods.register("eap-ig")(
-    Method(
+scores.register("eap-ig")(
+    Score(
         "eap-ig",
         "gradients averaged along corrupted → clean inputs",
         score,
-        options={"steps": 5, "on": "inputs"},
-        score_edges=score_edges,
-        help={
-            "steps": "points on the way from corrupted to clean",
-            "on": "where the way leads: inputs (the embedding) or activations (each layer's own)",
+        {
+            "steps": Option(5, "points on the path from corrupted to clean", low=1),
+            "on": Option(
+                "inputs",
+                "what the path changes: inputs (the embedding) or activations (each layer's own)",
+                choices=("inputs", "activations"),
+            ),
         },
+        edges=score_edges,
     )
 )

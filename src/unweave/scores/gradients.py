@@ -4,17 +4,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unweave.ablation import Ablation, position_index
+from unweave.ablation import Ablation, position_mask
 from unweave.batch import Batch
+from unweave.cost import with_backward
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import Stream, stages
 from unweave.patching.circuits import Patch, read_positions
 from unweave.scores.problem import Problem
-from unweave.sites import HEAD_KINDS, Point, Site
+from unweave.sites import Point, Site
 
 ROWS = 16  # prompts in one forward and backward pass on a CPU
 
@@ -92,9 +93,11 @@ def run_from(
     start: int = 0,
     stream: Stream[Tensor] | None = None,
 ) -> Float[Tensor, " batch"]:
-    """The metric of a run that begins at a stage of the program, with what enters it."""
-    for stage in stages(model.network, batch.clean)[start:]:
-        stream = stage.apply(ops, stream)
+    """The metric of a run that begins at a stage of the program, with what enters it; a backward
+    pass follows."""
+    with with_backward():
+        for stage in stages(model.network, batch.clean)[start:]:
+            stream = stage.apply(ops, stream)
     assert stream is not None
     return batch.readout.measure(stream.x[:, 0])
 
@@ -135,7 +138,11 @@ def node_products(
     batch: Batch,
 ) -> Float[Tensor, "node batch"]:
     """⟨gradient, delta⟩ of every node, over its positions."""
-    products = {point: (gradients[point] * deltas[point]).sum(-1) for point in problem.points}
+    products = {}
+    for point in problem.points:
+        product = gradients[point] * deltas[point]
+        # A neuron is one number; a head's and an MLP's output are vectors.
+        products[point] = product if point.kind == "neuron" else product.sum(-1)
     return gather_nodes(problem.nodes, products, batch)
 
 
@@ -150,23 +157,20 @@ def gather_nodes(
     for node in nodes:
         key = (node.point, node.position)
         if key not in picked:  # every unit of a point at once
-            where = position_index(node, batch.clean, batch.positions)
-            picked[key] = _at_position(products[node.point], where, node.point, batch)
+            where = position_mask(node, batch.clean, batch.positions)
+            picked[key] = _at_position(products[node.point], where, batch)
         value = picked[key]
-        rows.append(value[:, node.unit] if node.point.kind in HEAD_KINDS else value)
+        rows.append(value if node.unit is None else value[:, node.unit])
     return torch.stack(rows)
 
 
 def _at_position(
     value: Float[Tensor, "batch left *head"],
-    where: Int[Tensor, " batch"] | None,
-    point: Point,
+    where: Bool[Tensor, "batch position"] | None,
     batch: Batch,
 ) -> Float[Tensor, "batch *head"]:
     if where is None:
         return value.sum(1)
-    side = batch.clean if batch.clean.decoder is None or point.stack else batch.clean.decoder
-    if value.shape[1] == side.mask.shape[1]:
-        return value[torch.arange(len(value), device=value.device), where]
-    hit = (where == batch.readout.read).reshape(-1, *(1,) * (value.ndim - 2))
-    return torch.where(hit, value[:, 0], 0.0)
+    if value.shape[1] < where.shape[1]:
+        where = where.gather(1, batch.readout.read[:, None])
+    return (value * where.reshape(*where.shape, *(1,) * (value.ndim - 2))).sum(1)

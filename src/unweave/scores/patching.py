@@ -1,16 +1,20 @@
-"""Exact activation patching: what the metric loses when one node is ablated."""
+"""Exact activation patching: what the metric loses when one node is ablated.
+
+    s(u) = m(M) − m(M without u)
+
+Decomposition with the rule `removal` everywhere *is* this run (docs/method.md §3) and starts at the
+node's layer: half the cost of a whole forward pass for each node.
+"""
 
 from unweave.circuits import Scores
 from unweave.decomposition.api import relevance
-from unweave.scores.problem import Method, Options, Problem, methods, node_scores
+from unweave.options import Options
+from unweave.scores.problem import Problem
+from unweave.scores.score import Score, node_scores, scores
 
 
 def score(problem: Problem, options: Options) -> Scores:
-    """m(M) − m(M without u) for every node u, one run a node, many in one batch.
-
-    Decomposition with the rule `removal` everywhere *is* this run (docs/method.md §3), and starts at
-    the node's layer: half the cost of a whole forward pass for each node.
-    """
+    """One run a node, many in one batch, on all prompts."""
     found = relevance(
         problem.model,
         problem.batch,
@@ -19,7 +23,7 @@ def score(problem: Problem, options: Options) -> Scores:
         ablation=problem.ablation,
         pairs=(),
     )
-    return node_scores(problem, found.examples, method="patching")
+    return node_scores(problem, found.examples, score="patching")
 
 
-methods.register("patching")(Method("patching", "exact, one node ablated at a time", score))
+scores.register("patching")(Score("patching", "exact, one node ablated at a time", score))

@@ -6,7 +6,9 @@ from torch import Tensor
 
 from unweave.circuits import EdgeScores, Scores
 from unweave.graph import graph_of
-from unweave.scores.problem import Method, Options, Problem, edge_scores, methods, node_scores
+from unweave.options import Option, Options
+from unweave.scores.problem import Problem
+from unweave.scores.score import Score, edge_scores, node_scores, scores
 
 
 def score(problem: Problem, options: Options) -> Scores:
@@ -15,7 +17,7 @@ def score(problem: Problem, options: Options) -> Scores:
     return node_scores(
         problem,
         values.expand(-1, len(problem.batch)),
-        method="random",
+        score="random",
         seed=str(options["seed"]),
     )
 
@@ -24,7 +26,7 @@ def score_edges(problem: Problem, options: Options) -> EdgeScores:
     """Uniform in [0, 1), one draw an edge."""
     graph = graph_of(problem.model)
     matrix = _draw((len(graph.destinations), len(graph.sources)), options["seed"], problem)
-    return edge_scores(problem, graph, matrix, method="random", seed=str(options["seed"]))
+    return edge_scores(problem, graph, matrix, score="random", seed=str(options["seed"]))
 
 
 def _draw(shape: tuple[int, int], seed: int, problem: Problem) -> Float[Tensor, "n m"]:
@@ -32,13 +34,12 @@ def _draw(shape: tuple[int, int], seed: int, problem: Problem) -> Float[Tensor, 
     return torch.rand(shape, generator=draw, dtype=problem.model.network.dtype)
 
 
-methods.register("random")(
-    Method(
+scores.register("random")(
+    Score(
         "random",
         "uniform scores by seed",
         score,
-        {"seed": 0},
-        score_edges,
-        help={"seed": "decides the scores"},
+        {"seed": Option(0, "decides the scores", low=0, high=2**63 - 1)},
+        edges=score_edges,
     )
 )

@@ -17,8 +17,10 @@ from torch import Tensor
 from unweave.circuits import Scores
 from unweave.model.algebra import Scoring, activate, attention_mix, attention_scores, pattern_of
 from unweave.model.weights import Activation, Norm
+from unweave.options import Options
 from unweave.scores.gradients import Tap, differences, metric_gradients, node_products, parts
-from unweave.scores.problem import Method, Options, Problem, methods, node_scores
+from unweave.scores.problem import Problem
+from unweave.scores.score import Score, node_scores, scores
 
 
 @dataclass(eq=False)
@@ -58,7 +60,7 @@ def score(problem: Problem, options: Options) -> Scores:
         gradients, values, _ = metric_gradients(model, batch, problem.points, algebra=Relevant)
         deltas = differences(values, ablation, batch)
         columns.append(node_products(problem, gradients, deltas, batch))
-    return node_scores(problem, torch.cat(columns, 1), method="relp")
+    return node_scores(problem, torch.cat(columns, 1), score="relp")
 
 
-methods.register("relp")(Method("relp", "relevance coefficients × difference", score))
+scores.register("relp")(Score("relp", "relevance coefficients × difference", score))

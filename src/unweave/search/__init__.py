@@ -1,0 +1,1 @@
+"""One file a search; every module here is imported when a search is first looked up."""

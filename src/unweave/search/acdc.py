@@ -22,13 +22,15 @@ from torch import Tensor
 from unweave.ablation import Ablation
 from unweave.batch import Batch, Readout
 from unweave.circuits import EdgeScores, Scores
-from unweave.errors import UnweaveError
 from unweave.graph import Graph, graph_of
 from unweave.model.model import Model
+from unweave.options import Option, Options
 from unweave.patching.circuits import run_circuits
 from unweave.patching.edges import run_edges
-from unweave.scores.problem import Method, Options, Problem, edge_scores, methods
-from unweave.sites import Site
+from unweave.scores.problem import Problem
+from unweave.scores.score import edge_scores
+from unweave.search.search import Checkpoint, Finding, Round, Search, searches
+from unweave.sites import Site, parse
 
 C = TypeVar("C", bound=Hashable)
 Measure = Callable[[list[tuple[C, ...]]], Float[Tensor, "circuit batch"]]
@@ -117,39 +119,45 @@ class Pruning:
         return increases
 
 
-def score(problem: Problem, options: Options) -> Scores:
-    """Nodes, from the last layer to the first."""
-    tau, window = _checked(options)
+def find(problem: Problem, scores: Scores, options: Options, checkpoint: Checkpoint) -> Finding:
+    """Nodes, from the last layer to the first; scores do not matter to this search."""
+    order = sorted(problem.nodes, key=lambda node: node.point.depth, reverse=True)
     batch = divergence(problem.model, problem.batch, problem.ablation)
-    order = sorted(range(len(problem.nodes)), key=lambda i: (problem.nodes[i].point.depth, i))[::-1]
 
     def measure(sets: list[tuple[Site, ...]]) -> Float[Tensor, "circuit batch"]:
         circuits = [_without(problem.nodes, set(gone)) for gone in sets]
         return run_circuits(problem.model, batch, circuits, problem.points, problem.ablation)
 
-    run = Pruning(measure, tau, window, measure([()])[0])
-    increases = run.prune([problem.nodes[i] for i in order], [])
-    examples = torch.empty_like(increases)
-    examples[order] = increases
-    about = {"model": problem.model.name, "ablation": problem.ablation.name}
-    return Scores(
-        tuple(map(str, problem.nodes)),
-        examples.mean(1).clamp(min=0).cpu(),
-        examples.cpu(),
-        about={**about, "method": "acdc", "tau": str(tau)},
+    gone: list[Site] = []
+    run = Pruning(measure, options["tau"], options["window"], measure([()])[0])
+    increases = run.prune(order, gone).mean(1).clamp(min=0).tolist()
+    increase = dict(zip(map(str, order), increases, strict=True))
+    # Python's sort keeps the order among equals: the model's own.
+    ranking = sorted(map(str, problem.nodes), key=lambda name: -increase[name])
+    dropped = set(map(str, gone))
+    circuit = tuple(name for name in ranking if name not in dropped)
+    record = Round(
+        targets=("logits",),
+        relevance=increase,
+        selected=tuple(map(str, problem.nodes)),
+        steps=(),
+        circuit=circuit,
+        dropped=tuple(map(str, gone)),
+        loss=float(run.level.mean()),
+        faithfulness=float(problem.faithfulness([tuple(map(parse, circuit))])[0]),
     )
+    return Finding(circuit, tuple(ranking), (record,))
 
 
 def _without(nodes: Sequence[Site], gone: set[Site]) -> tuple[Site, ...]:
     return tuple(node for node in nodes if node not in gone)
 
 
-def score_edges(problem: Problem, options: Options) -> EdgeScores:
+def prune_edges(problem: Problem, options: Options) -> EdgeScores:
     """Edges, node by node from the logits back, each node's from its latest source to the first.
 
     A node none of whose edges is left reaches nothing: the edges into it go unmeasured.
     """
-    tau, window = _checked(options)
     graph = graph_of(problem.model, post_norms=False)
     batch = divergence(problem.model, problem.batch, problem.ablation)
 
@@ -160,7 +168,7 @@ def score_edges(problem: Problem, options: Options) -> EdgeScores:
         return run_edges(problem.model, batch, removed, problem.ablation)
 
     removed, left = [], graph.mask.clone()
-    run = Pruning(measure, tau, window, measure([()])[0])
+    run = Pruning(measure, options["tau"], options["window"], measure([()])[0])
     matrix = torch.zeros(graph.mask.shape, dtype=run.level.dtype)
     for node in reversed(graph.nodes):
         candidates = _edges_into(graph, node)
@@ -173,7 +181,7 @@ def score_edges(problem: Problem, options: Options) -> EdgeScores:
             removed += candidates
         for place in removed[before:]:
             left[place] = False
-    return edge_scores(problem, graph, matrix, method="acdc", tau=str(tau))
+    return edge_scores(problem, graph, matrix, search="acdc", tau=str(options["tau"]))
 
 
 def _edges_into(graph: Graph, node: str) -> list[tuple[int, int]]:
@@ -182,25 +190,18 @@ def _edges_into(graph: Graph, node: str) -> list[tuple[int, int]]:
     return sorted(places, key=lambda place: (place[1], place[0]), reverse=True)
 
 
-def _checked(options: Options) -> tuple[float, int]:
-    tau, window = options["tau"], options["window"]
-    if not tau > 0:
-        raise UnweaveError(f"acdc: tau is {tau!r}, expected a threshold above 0")
-    if not isinstance(window, int) or window < 1:
-        raise UnweaveError(f"acdc: window is {window!r}, expected a whole number from 1")
-    return float(tau), window
-
-
-methods.register("acdc")(
-    Method(
+searches.register("acdc")(
+    Search(
         "acdc",
         "drops what the output distribution does not miss, last layer first",
-        score,
-        {"tau": 0.01, "window": 16},
-        score_edges,
-        help={
-            "tau": "what is dropped raises the divergence from the whole model by less",
-            "window": "candidates run in one batch; the decisions do not depend on it",
+        find,
+        {
+            "tau": Option(
+                0.01, "what is dropped raises the divergence from the model by less", low=1e-12
+            ),
+            "window": Option(
+                16, "candidates run in one batch; the decisions do not depend on it", low=1
+            ),
         },
     )
 )

@@ -1,115 +1,186 @@
-"""Refinement by elimination: from a large circuit to nested small ones.
+"""Eliminate: from a pool of high scores down to the smallest circuit that is worth its price.
 
-Greedy refinement (docs/method.md §5, step 4) drops a node whenever the circuit without it is better.
-Elimination goes on: it always drops what is missed least, and keeps the whole sequence of nested
-circuits, so that their sizes can be weighed against their faithfulness. Building a circuit *up*
-node by node fails where nodes work only together; taking it down does not.
+1. The best third of the nodes by score join. 2. Blocks of those that do least leave, then one or
+two nodes at a time, always what is missed least; every circuit on the way is kept, so that sizes
+can be weighed against losses. 3. The circuit with the smallest `loss + price·size` is polished by
+single changes. 4. If it is not faithful, the next best nodes join and it goes on. 5. The others
+follow in the order in which they left, or so that faithfulness stays near 1 (`order=measured`).
+
+Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unweave.circuits import Scores
+from unweave.options import Option, Options
 from unweave.patching.circuits import keep_masks
+from unweave.progress import progress
 from unweave.scores.gradients import differences, metric_gradients, node_products, parts
-from unweave.scores.problem import Problem, normalised
-from unweave.sites import Site
-
-ROUNDING = 1e-6  # a smaller difference in faithfulness may be float32's
-WORST = 0.8  # past this loss a circuit explains nothing, and its order does not matter
-# Up to this size a step tries every node; above it, blocks (one node in so many) of those that do
-# least, then the first few by one backward pass.
-_FEW = 12
-_BLOCKS = (4, 8)
-_TRIED = 4
-_GOOD = 0.15  # a block may leave if it costs no more than its nodes' price, or the loss stays below
-_APART = 0.5  # weight of the examples' own deviations in the loss
-_AGAIN = 8  # of the nodes that left last, so many are tried again
-_EVERY = 8  # where blocks failed, they are tried again so many nodes later
-
-
-@dataclass(frozen=True, eq=False)
-class Standard:
-    """What circuits are measured against: the whole model and the empty circuit.
-
-    Args:
-        full: The model's metric on each example.
-        empty: Mean metric with every node ablated.
-    """
-
-    full: Float[Tensor, " batch"]
-    empty: Float[Tensor, ""]
-
-    def select(self, examples: slice) -> "Standard":
-        """The same for a part of the examples."""
-        return replace(self, full=self.full[examples])
-
-    def faithfulness(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
-        """`(m(C) − m(∅)) / (m(M) − m(∅))`"""
-        return normalised(metric.mean(1), self.empty, self.full.mean())
-
-    def loss(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
-        """`|1 − f| + w·mean_b |m_b(C) − m_b(M)| / |m(M) − m(∅)|`
-
-        The second part keeps a circuit from being right on average and wrong on every example.
-        """
-        return (1 - self.faithfulness(metric)).abs() + _APART * self._apart(metric).abs().mean(1)
-
-    def error(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
-        """Standard error of the faithfulness over the examples; 0 for a single one."""
-        return self._apart(metric).std(1, correction=0) / math.sqrt(metric.shape[1])
-
-    def _apart(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, "circuit batch"]:
-        return (metric - self.full) / (self.full.mean() - self.empty).abs()
+from unweave.scores.problem import Problem
+from unweave.search.loss import Loss
+from unweave.search.order import measured_order
+from unweave.search.search import (
+    MAX_SIZE,
+    PRICE,
+    Checkpoint,
+    Finding,
+    Round,
+    Search,
+    Step,
+    ranked_sites,
+    searches,
+    step_from_dict,
+)
+from unweave.sites import Site, parse
 
 
 @dataclass(frozen=True)
-class Step:
-    """A circuit on the way down: its size and loss, and the nodes that left to reach it."""
+class Settings:
+    """Constants of elimination; docs/rules.md has the study behind each.
 
-    size: int
-    loss: float
-    faithfulness: float
-    removed: tuple[Site, ...]
+    Args:
+        few: Up to this size a step tries every node; above it, a few that an estimate proposes.
+        tried: How many are proposed.
+        blocks: One node in this many leaves at once, the larger block first.
+        good: A block may leave if its nodes are worth no more than their price, or the loss stays
+            below this.
+        again: Nodes between two tries of a block, once blocks have failed.
+        worst: Past this loss a circuit explains nothing, and its order does not matter.
+        returning: How many of the nodes that left last may come back.
+        rounding: A smaller difference in faithfulness may be float32's.
+        smallest_pool: Models with fewer nodes are searched whole.
+    """
+
+    few: int = 12
+    tried: int = 4
+    blocks: tuple[int, ...] = (4, 8)
+    good: float = 0.15
+    again: int = 8
+    worst: float = 0.8
+    returning: int = 8
+    rounding: float = 1e-6
+    smallest_pool: int = 12
 
 
-def standard(problem: Problem) -> Standard:
-    """Runs the empty circuit and the whole model."""
-    metric = problem.metric([(), problem.nodes])
-    return Standard(metric[1], metric[0].mean())
+SETTINGS = Settings()
+
+
+@dataclass(eq=False)
+class _State:
+    """A search that is under way: finished rounds, and the steps of the present one."""
+
+    rounds: list[Round] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    ranking: list[str] = field(default_factory=list)
+
+
+def find(problem: Problem, scores: Scores, options: Options, checkpoint: Checkpoint) -> Finding:
+    """Rounds until the circuit is faithful, or the next nodes do not improve it."""
+    state, loss = _read(checkpoint), Loss.of(problem)
+
+    def save() -> None:
+        checkpoint.save(asdict(state))
+
+    ranking = ranked_sites(problem, scores)
+    pool = max(SETTINGS.smallest_pool, round(options["pool"] * len(ranking)))
+    while not _finished(state, options, len(ranking), pool):
+        fresh = ranking[len(state.rounds) * pool :][:pool]
+        state.rounds.append(_round(problem, scores, fresh, loss, options, state, save))
+        state.steps = []
+        save()
+    best = min(state.rounds, key=lambda one: one.loss)
+    if not state.ranking:
+        others = _left_order(state.rounds, best, scores)
+        if options["order"] == "measured":
+            others = measured_order(problem, best.circuit, others, _effects(scores, loss, state))
+        state.ranking = [*best.circuit, *others]
+        save()
+    return Finding(best.circuit, tuple(state.ranking), tuple(state.rounds))
+
+
+def _read(checkpoint: Checkpoint) -> _State:
+    record = checkpoint.load()
+    if record is None:
+        return _State()
+    rounds = [Round.from_dict(one) for one in record["rounds"]]
+    steps = [step_from_dict(step) for step in record["steps"]]
+    return _State(rounds, steps, list(record["ranking"]))
+
+
+def _finished(state: _State, options: Options, count: int, pool: int) -> bool:
+    if not state.rounds:
+        return False
+    last, before = state.rounds[-1], state.rounds[:-1]
+    worse = bool(before) and last.loss >= min(one.loss for one in before)
+    faithful = abs(1 - last.faithfulness) < options["tolerance"]
+    everything = len(state.rounds) * pool >= count
+    return worse or faithful or everything or len(state.rounds) >= options["rounds"]
+
+
+def _round(
+    problem: Problem,
+    scores: Scores,
+    fresh: Sequence[Site],
+    loss: Loss,
+    options: Options,
+    state: _State,
+    save: Callable[[], None],
+) -> Round:
+    """Takes the circuit so far, with the next nodes of the pool, down to the best."""
+    before = tuple(map(parse, state.rounds[-1].circuit)) if state.rounds else ()
+    joined = (*before, *(node for node in fresh if node not in set(before)))
+    with progress("Searching for the circuit", len(joined)) as advance:
+        advance(sum(len(step.removed) for step in state.steps))
+        for step in eliminate(problem, joined, loss, options["price"], tuple(state.steps)):
+            state.steps.append(step)
+            advance(len(step.removed))
+            save()
+    limit = options["max_size"] or len(joined)
+    allowed = [step for step in state.steps if step.size <= limit] or [state.steps[-1]]
+    best = min(allowed, key=lambda step: step.loss + options["price"] * step.size)
+    order = nested(joined, state.steps)
+    size = min(best.size, limit)
+    kept = polish(problem, order[:size], order[size:], loss, options["price"], limit)
+    metric = problem.metric([kept])
+    return Round(
+        targets=("logits",),
+        relevance=dict(zip(scores.sources, scores.values.tolist(), strict=True)),
+        selected=tuple(str(node) for node in joined if node not in set(before)),
+        steps=tuple(state.steps),
+        circuit=tuple(map(str, kept)),
+        dropped=tuple(str(node) for node in joined if node not in set(kept)),
+        loss=float(loss(metric)[0]),
+        faithfulness=float(loss.faithfulness(metric)[0]),
+    )
 
 
 def eliminate(
     problem: Problem,
     circuit: Sequence[Site],
-    against: Standard,
-    worst: float,
+    loss: Loss,
     price: float = 0.0,
     done: Sequence[Step] = (),
-    every: bool = False,
 ) -> Iterator[Step]:
-    """Takes a circuit down, yielding every step, until the loss passes `worst`.
+    """Takes a circuit down, yielding every step, until the loss passes `SETTINGS.worst`.
 
     Args:
         price: Loss that one node less may cost.
         done: Steps made before, to go on from.
-        every: Whether each step tries every node that is left, and drops one.
     """
     steps = list(done)
     if not steps:
-        metric = problem.metric([tuple(circuit)])
-        steps.append(_step(len(circuit), (), against, metric))
+        steps.append(_step(len(circuit), (), loss, problem.metric([tuple(circuit)])))
         yield steps[-1]
-    gone = {node for step in steps for node in step.removed}
-    nodes = tuple(node for node in circuit if node not in gone)
-    while len(nodes) > 1 and steps[-1].loss <= worst:
-        blocks = _try_blocks(steps)
-        steps.append(_next(problem, nodes, against, steps[-1].loss, price, blocks, every))
-        nodes = tuple(node for node in nodes if node not in steps[-1].removed)
+    gone = {name for step in steps for name in step.removed}
+    nodes = tuple(node for node in circuit if str(node) not in gone)
+    while len(nodes) > 1 and steps[-1].loss <= SETTINGS.worst:
+        steps.append(_next(problem, nodes, loss, steps[-1].loss, price, _try_blocks(steps)))
+        nodes = tuple(node for node in nodes if str(node) not in steps[-1].removed)
         yield steps[-1]
 
 
@@ -117,106 +188,104 @@ def _try_blocks(steps: Sequence[Step]) -> bool:
     """After a block, and now and then between single nodes."""
     if len(steps) < 2 or len(steps[-1].removed) > 2:
         return True
-    return steps[-1].size // _EVERY != steps[-2].size // _EVERY
+    return steps[-1].size // SETTINGS.again != steps[-2].size // SETTINGS.again
 
 
 def _next(
     problem: Problem,
     nodes: tuple[Site, ...],
-    against: Standard,
-    loss: float,
+    loss: Loss,
+    present: float,
     price: float,
     blocks: bool,
-    every: bool,
 ) -> Step:
     """The next circuit down: without a block that costs little, or without one or two nodes."""
-    if every or len(nodes) <= _FEW:
-        chosen = list(nodes)
-    else:
+    many = len(nodes) > SETTINGS.few
+    chosen = list(nodes)
+    if many:
         # An estimate only orders what is then tried: half of the prompts are enough.
         some = slice(0, -(-len(problem.batch) // 2))
-        metric, effects = _estimated_effects(problem, nodes, some)
-        # Blocks of those that do least: what to first order looks like a gain is often an error.
-        small = _ordered(nodes, effects.abs().mean(1))
-        block = _block(problem, nodes, small, against, loss, price) if blocks else None
-        if block is not None:
-            return block
-        chosen = _ordered(nodes, against.select(some).loss(metric - effects))[:_TRIED]
+        metric, effects = estimated_effects(problem, nodes, some)
+        if blocks:
+            # Of those that do least: what to first order looks like a gain is often an error.
+            small = _ordered(nodes, effects.abs().mean(1))
+            block = _block(problem, nodes, small, loss, present, price)
+            if block is not None:
+                return block
+        chosen = _ordered(nodes, loss.select(some)(metric - effects))[: SETTINGS.tried]
     metric = problem.flipped(nodes, chosen)
-    losses = against.loss(metric)
-    best, second = losses.argsort(stable=True)[:2].tolist()
-    if not every and len(nodes) > _FEW:
-        # Two steps for the price of one, where the two best do not need each other.
-        removed = (chosen[best], chosen[second])
-        left = tuple(node for node in nodes if node not in removed)
-        step = _step(len(left), removed, against, problem.metric([left]))
-        if step.loss <= loss + price * len(removed):
+    best, second = loss(metric).argsort(stable=True)[:2].tolist()
+    if many:
+        # Two steps at the cost of one, where the two best do not need each other.
+        step = _without(problem, nodes, (chosen[best], chosen[second]), loss)
+        if step.loss <= present + price * len(step.removed):
             return step
-    return _step(len(nodes) - 1, (chosen[best],), against, metric[best : best + 1])
+    return _step(len(nodes) - 1, (chosen[best],), loss, metric[best : best + 1])
 
 
 def _block(
     problem: Problem,
     nodes: tuple[Site, ...],
     order: Sequence[Site],
-    against: Standard,
-    loss: float,
+    loss: Loss,
+    present: float,
     price: float,
 ) -> Step | None:
     """The largest block of the first nodes of `order` that may leave at once."""
-    for share in _BLOCKS:
-        removed = tuple(order[: -(-len(nodes) // share)])
-        left = tuple(node for node in nodes if node not in set(removed))
-        step = _step(len(left), removed, against, problem.metric([left]))
-        if step.loss <= max(loss + price * len(removed), _GOOD):
+    for share in SETTINGS.blocks:
+        step = _without(problem, nodes, tuple(order[: -(-len(nodes) // share)]), loss)
+        if step.loss <= max(present + price * len(step.removed), SETTINGS.good):
             return step
     return None
 
 
-def _step(
-    size: int,
-    removed: tuple[Site, ...],
-    against: Standard,
-    metric: Float[Tensor, "1 batch"],
+def _without(
+    problem: Problem, nodes: tuple[Site, ...], removed: tuple[Site, ...], loss: Loss
 ) -> Step:
-    loss, faithfulness = against.loss(metric), against.faithfulness(metric)
-    return Step(size, float(loss[0]), float(faithfulness[0]), removed)
+    left = tuple(node for node in nodes if node not in set(removed))
+    return _step(len(left), removed, loss, problem.metric([left]))
+
+
+def _step(
+    size: int, removed: tuple[Site, ...], loss: Loss, metric: Float[Tensor, "1 batch"]
+) -> Step:
+    names = tuple(map(str, removed))
+    return Step(size, float(loss(metric)[0]), float(loss.faithfulness(metric)[0]), names)
 
 
 def polish(
     problem: Problem,
     circuit: Sequence[Site],
     left: Sequence[Site],
-    against: Standard,
+    loss: Loss,
     price: float,
     limit: int,
 ) -> tuple[Site, ...]:
     """Drops or takes back single nodes, the best one each time, as long as that pays.
 
     Blocks leave on an estimate, and what a node does depends on those that are still there. The
-    loss, each node at its price, falls with every step, so that there is an end.
+    loss, each node at its price, falls with every step, so it ends.
 
     Args:
         left: The nodes that left the circuit, the last one first.
         limit: The most nodes that the circuit may have.
     """
-    kept, others = list(circuit), list(left[:_AGAIN])
-    loss = float(against.loss(problem.metric([tuple(kept)]))[0])
-    while loss <= WORST:
+    kept, others = list(circuit), list(left[: SETTINGS.returning])
+    present = float(loss(problem.metric([tuple(kept)]))[0])
+    while present <= SETTINGS.worst:
         tried = [*(kept if len(kept) > 1 else ()), *(others if len(kept) < limit else ())]
         if not tried:
             break
-        metric = problem.flipped(kept, tried)
-        losses = against.loss(metric).tolist()
+        losses = loss(problem.flipped(kept, tried)).tolist()
         own = set(kept)
         gains = [
-            loss - one + (price if node in own else -price)
+            present - one + (price if node in own else -price)
             for node, one in zip(tried, losses, strict=True)
         ]
         best = max(range(len(tried)), key=lambda i: gains[i])
-        if gains[best] <= ROUNDING:
+        if gains[best] <= SETTINGS.rounding:
             break
-        node, loss = tried[best], losses[best]
+        node, present = tried[best], losses[best]
         source, to = (kept, others) if node in own else (others, kept)
         source.remove(node)
         to.append(node)
@@ -225,16 +294,12 @@ def polish(
 
 def nested(circuit: Sequence[Site], steps: Sequence[Step]) -> list[Site]:
     """The nodes in the order in which elimination would miss them, the most missed first."""
-    gone = [node for step in steps for node in step.removed]
+    gone = [parse(name) for step in steps for name in step.removed]
     left = [node for node in circuit if node not in set(gone)]
     return left + gone[::-1]
 
 
-def _ordered(nodes: Sequence[Site], by: Float[Tensor, " node"]) -> list[Site]:
-    return [nodes[i] for i in torch.argsort(by, stable=True).tolist()]
-
-
-def _estimated_effects(
+def estimated_effects(
     problem: Problem, nodes: tuple[Site, ...], some: slice
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "node batch"]]:
     """The circuit's metric, and to first order what each node adds: ⟨∂m/∂z, z − μ⟩ there.
@@ -251,9 +316,59 @@ def _estimated_effects(
             problem.model, batch, problem.points, keep, ablation
         )
         metrics.append(metric)
-        columns.append(
-            node_products(problem, gradients, differences(values, ablation, batch), batch)
-        )
+        deltas = differences(values, ablation, batch)
+        columns.append(node_products(problem, gradients, deltas, batch))
     index = {node: i for i, node in enumerate(problem.nodes)}
-    rows = [index[node] for node in nodes]
-    return torch.cat(metrics), torch.cat(columns, 1)[rows]
+    return torch.cat(metrics), torch.cat(columns, 1)[[index[node] for node in nodes]]
+
+
+def _ordered(nodes: Sequence[Site], by: Float[Tensor, " node"]) -> list[Site]:
+    return [nodes[i] for i in torch.argsort(by, stable=True).tolist()]
+
+
+def _left_order(rounds: Sequence[Round], best: Round, scores: Scores) -> list[str]:
+    """Nodes outside the circuit: those that left, the last one first, then the rest by score."""
+    order: list[str] = []
+    for one in reversed(rounds):
+        joined = [parse(name) for name in (*one.circuit, *one.dropped)]
+        order += map(str, nested(joined, one.steps))
+    circuit = set(best.circuit)
+    return [n for n in dict.fromkeys((*order, *scores.ranking())) if n not in circuit]
+
+
+def _effects(scores: Scores, loss: Loss, state: _State) -> dict[str, float]:
+    """What a node adds to faithfulness: as it was seen to leave, else in the whole model."""
+    values = scores.values.tolist()
+    effect = {n: v / loss.scale for n, v in zip(scores.sources, values, strict=True)}
+    for one in state.rounds:
+        for before, step in zip(one.steps, one.steps[1:], strict=False):
+            fall = before.faithfulness - step.faithfulness
+            effect |= dict.fromkeys(step.removed, fall / len(step.removed))
+    return effect
+
+
+searches.register("eliminate")(
+    Search(
+        "eliminate",
+        "drops what is missed least, then keeps the circuit that is worth its price",
+        find,
+        {
+            "pool": Option(
+                0.33,
+                "share of the nodes that joins in a round, the best by score",
+                low=0.0,
+                high=1.0,
+            ),
+            "price": PRICE,
+            "max_size": MAX_SIZE,
+            "tolerance": Option(0.05, "ends when |1 − faithfulness| is below", low=0.0),
+            "rounds": Option(3, "rounds at most", low=1),
+            "order": Option(
+                "measured",
+                "nodes outside the circuit: measured (so that faithfulness stays near 1) or left "
+                "(the last to leave first)",
+                choices=("measured", "left"),
+            ),
+        },
+    )
+)

@@ -7,16 +7,16 @@ import torch
 from unweave.batch import Batch
 from unweave.behaviours.accuracy import clean_metric
 from unweave.behaviours.prompt import Prompt
-from unweave.behaviours.task import Part, Task
+from unweave.behaviours.sampling import PARTS, Part
+from unweave.behaviours.task import Task
 from unweave.model.model import Model
-
-PARTS: tuple[Part, ...] = ("discover", "evaluate", "reference")
 
 
 def check_task(task: Task, model: Model, n: int = 24) -> None:
     """Checks a task's prompts for one model's tokenizer.
 
-    Seeds give the same prompts again, parts share none, clean and corrupted prompts differ,
+    Seeds give the same prompts again, parts share none, templates kept for evaluation are not
+    seen before, clean and corrupted prompts differ,
     positions lie where their words are, answers are single tokens, groups align and each has
     reference prompts, and the metric is finite. Whether the model can do the task does not matter.
 
@@ -29,6 +29,7 @@ def check_task(task: Task, model: Model, n: int = 24) -> None:
         AssertionError: Naming the first thing that is wrong.
     """
     drawn = {part: _draw(task, model, n, part) for part in PARTS}
+    _check_templates(task, model, drawn)
     _check_seeds(task, model, n, drawn["discover"])
     _check_disjoint(drawn | {"other seed": _draw(task, model, n, "discover", seed=1)})
     batches = {part: task.encode(model, prompts) for part, prompts in drawn.items()}
@@ -38,7 +39,7 @@ def check_task(task: Task, model: Model, n: int = 24) -> None:
         _check_answers(model, batches[part])
         _check_groups(batches[part])
     known = set(batches["reference"].groups.tolist())
-    for part in ("discover", "evaluate"):
+    for part in ("discover", "check", "evaluate"):
         missing = set(batches[part].groups.tolist()) - known
         assert not missing, f"{part}: {len(missing)} groups have no reference prompts"
     few = batches["discover"].select(slice(0, 4))
@@ -57,6 +58,16 @@ def _check_seeds(task: Task, model: Model, n: int, drawn: list[Prompt]) -> None:
     assert drawn[: len(fewer)] == fewer, "a smaller n does not give the first prompts"
     texts = [prompt.clean for prompt in drawn]
     assert len(set(texts)) == len(texts), "a prompt is there twice"
+
+
+def _check_templates(task: Task, model: Model, drawn: dict[str, list[Prompt]]) -> None:
+    new = set(task.new_templates)
+    for part in ("discover", "check"):
+        found = {prompt.template for prompt in drawn[part]} & new
+        assert not found, f"{part} has prompts of {sorted(found)}, kept for evaluation"
+    if new:
+        held_out = task.prompts(model, 4, 0, "evaluate", only_correct=False, templates="new")
+        assert {prompt.template for prompt in held_out} <= new
 
 
 def _check_disjoint(drawn: dict[str, list[Prompt]]) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from unweave.behaviours.prompt import Prompt
+from unweave.behaviours.sampling import part_of
 from unweave.behaviours.synthetic import by_construction
-from unweave.behaviours.task import KnownCircuit, made, part_of, task
+from unweave.behaviours.task import KnownCircuit, synthetic_tasks, task
 from unweave.behaviours.words import Words
 from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.synthetic import Wiring
@@ -83,19 +84,24 @@ def _number(letters: Letters) -> str:
     return "value"
 
 
-@task("tracr:reverse", metric=LOGIT_DIFFERENCE, known=_known("reverse"), registry=made)
+@task("tracr:reverse", metric=LOGIT_DIFFERENCE, known=_known("reverse"), registry=synthetic_tasks)
 def reverse(words: Words, n: int, rng: Random) -> list[Prompt]:
     """The letters in reverse: at the end, the first (for the model of this name)."""
     return _prompts(n, rng, lambda one, two: one[0] != two[0], lambda letters: letters[0])
 
 
-@task("tracr:proportion", metric=LOGIT_DIFFERENCE, known=_known("proportion"), registry=made)
+@task(
+    "tracr:proportion",
+    metric=LOGIT_DIFFERENCE,
+    known=_known("proportion"),
+    registry=synthetic_tasks,
+)
 def proportion(words: Words, n: int, rng: Random) -> list[Prompt]:
     """The share of letters so far that are a (for the model of this name)."""
     return _prompts(n, rng, lambda one, two: one.count("a") > two.count("a"), _number)
 
 
-@task("tracr:hist", metric=LOGIT_DIFFERENCE, known=_known("hist"), registry=made)
+@task("tracr:hist", metric=LOGIT_DIFFERENCE, known=_known("hist"), registry=synthetic_tasks)
 def hist(words: Words, n: int, rng: Random) -> list[Prompt]:
     """How often the last letter is there (for the model of this name)."""
 
@@ -105,7 +111,7 @@ def hist(words: Words, n: int, rng: Random) -> list[Prompt]:
     return _prompts(n, rng, lambda one, two: count(one) != count(two), count)
 
 
-@task("tracr:balance", metric=LOGIT_DIFFERENCE, known=_known("balance"), registry=made)
+@task("tracr:balance", metric=LOGIT_DIFFERENCE, known=_known("balance"), registry=synthetic_tasks)
 def balance(words: Words, n: int, rng: Random) -> list[Prompt]:
     """The share of a less the share of b (for the model of this name)."""
 

@@ -4,16 +4,16 @@ from random import Random
 
 from unweave.behaviours.prompt import Prompt
 from unweave.behaviours.synthetic import by_construction
-from unweave.behaviours.task import made, task
+from unweave.behaviours.task import synthetic_tasks, task
 from unweave.behaviours.words import Words
 from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.synthetic import wired_induction as model
 
 LENGTH = 7  # words before the one that is said again
-KNOWN = {"wired-induction": by_construction(model.WIRING, "built in model/built")}
+KNOWN = {"wired-induction": by_construction(model.WIRING, "wired in model/synthetic")}
 
 
-@task("wired-induction", metric=LOGIT_DIFFERENCE, known=KNOWN, per_group=64, registry=made)
+@task("wired-induction", metric=LOGIT_DIFFERENCE, known=KNOWN, registry=synthetic_tasks)
 def wired_induction(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A word is said again: what followed it follows again (for the model of this name).
 

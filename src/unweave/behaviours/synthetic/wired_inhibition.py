@@ -4,15 +4,15 @@ from random import Random
 
 from unweave.behaviours.prompt import Prompt
 from unweave.behaviours.synthetic import by_construction
-from unweave.behaviours.task import made, task
+from unweave.behaviours.task import synthetic_tasks, task
 from unweave.behaviours.words import Words
 from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.synthetic import wired_inhibition as model
 
-KNOWN = {"wired-inhibition": by_construction(model.WIRING, "built in model/built")}
+KNOWN = {"wired-inhibition": by_construction(model.WIRING, "wired in model/synthetic")}
 
 
-@task("wired-inhibition", metric=LOGIT_DIFFERENCE, known=KNOWN, per_group=64, registry=made)
+@task("wired-inhibition", metric=LOGIT_DIFFERENCE, known=KNOWN, registry=synthetic_tasks)
 def wired_inhibition(words: Words, n: int, rng: Random) -> list[Prompt]:
     """Of two names one is said twice: the other follows (for the model of this name).
 

@@ -1,0 +1,81 @@
+"""Options that every command with an experiment has: one spelling, one help text."""
+
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="A short name, hub name, folder or .gguf file; the task's own or smollm2-135m unless "
+        "given.",
+        show_default=False,
+    ),
+]
+Score = Annotated[
+    str | None,
+    typer.Option(
+        "--score",
+        help="What rates the nodes: decomposition, eap, eap-ig, …, in place of the method's own.",
+        show_default=False,
+    ),
+]
+Search = Annotated[
+    str | None,
+    typer.Option(
+        "--search",
+        help="How scores become a circuit: top, algorithm1, eliminate or acdc, in place of the "
+        "method's own.",
+        show_default=False,
+    ),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        help="An option of the score or the search, name=value, e.g. -o rules=paper "
+        "-o max_size=15; may be given again. See unweave methods.",
+        show_default=False,
+    ),
+]
+Granularity = Annotated[
+    str,
+    typer.Option(
+        "--granularity",
+        help="What nodes are: head, neuron, qkv, mlp; with @position one node for each named "
+        "position, with @token one for each token.",
+    ),
+]
+Mlps = Annotated[bool, typer.Option("--mlps", help="MLPs are nodes too.")]
+Ablation = Annotated[
+    str,
+    typer.Option("--ablation", help="What replaces an ablated node: mean, counterfactual or zero."),
+]
+Prompts = Annotated[
+    int | None,
+    typer.Option("--prompts", "-n", min=1, help="Prompts to find the circuit on."),
+]
+HeldOut = Annotated[
+    int | None, typer.Option("--held-out", min=1, help="Other prompts to measure it on.")
+]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, …")]
+Bos = Annotated[
+    bool | None, typer.Option("--bos/--no-bos", help="Put a BOS token before each prompt.")
+]
+FirstToken = Annotated[
+    bool,
+    typer.Option("--first-token", help="Let the first token of a longer answer stand for it."),
+]
+OnlyCorrect = Annotated[
+    bool | None,
+    typer.Option(
+        "--only-correct/--keep-wrong",
+        help="Use only prompts that the model answers correctly; by default as the task has it.",
+        show_default=False,
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

@@ -1,0 +1,134 @@
+"""Methods: named pairs of a score and a search, with the options that make them what they are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from unweave.errors import UnweaveError
+from unweave.options import Options
+from unweave.registry import nearest
+from unweave.scores.score import scores
+from unweave.search.search import searches
+
+
+@dataclass(frozen=True)
+class Method:
+    """A score behind a search.
+
+    Args:
+        score_options, search_options: Options that differ from their defaults.
+    """
+
+    name: str
+    score: str
+    search: str
+    score_options: Options = field(default_factory=dict)
+    search_options: Options = field(default_factory=dict)
+    summary: str = ""
+
+    def with_options(self, given: Options) -> "Method":
+        """With more options, each for the part that knows it.
+
+        Raises:
+            UnweaveError: For an option that neither part knows, or a value outside its meaning.
+        """
+        score, search = scores[self.score], searches[self.search]
+        known = {**score.options, **search.options}
+        for name in given:
+            if name not in known:
+                raise UnweaveError(
+                    f"neither score {self.score} nor search {self.search} has an option {name!r}: "
+                    f"{nearest(name, known)}"
+                )
+
+        def mine(part: Mapping[str, Any], old: Options) -> dict[str, Any]:
+            return {**old, **{name: value for name, value in given.items() if name in part}}
+
+        score_options = mine(score.options, self.score_options)
+        search_options = mine(search.options, self.search_options)
+        score.filled(score_options)
+        search.filled(search_options)
+        return Method(self.name, self.score, self.search, score_options, search_options)
+
+    def filled_score(self) -> Options:
+        """All options of the score; relevance between nodes where the search asks for it."""
+        score = scores[self.score]
+        asked = {"pairs": True} if searches[self.search].pairs and score.pairs else {}
+        return score.filled({**asked, **self.score_options})
+
+    def filled_search(self) -> Options:
+        """All options of the search."""
+        return searches[self.search].filled(self.search_options)
+
+
+_NAMED = (
+    Method("cdt", "decomposition", "eliminate", summary="our default"),
+    Method(
+        "cdt-paper",
+        "decomposition",
+        "algorithm1",
+        {"rules": "paper", "prompts": 1.0},
+        summary="the paper's rules and its Algorithm 1",
+    ),
+    Method("patching", "patching", "top", summary="exact activation patching"),
+    Method("acdc", "random", "acdc", summary="ACDC; it needs no scores"),
+    Method("eap", "eap", "top", summary="attribution patching"),
+    Method("eap-ig", "eap-ig", "top", summary="attribution patching with integrated gradients"),
+    Method("relp", "relp", "top", summary="relevance propagation"),
+    Method("random", "random", "top", summary="the chance level"),
+)
+METHODS: Mapping[str, Method] = {method.name: method for method in _NAMED}
+DEFAULT = "cdt"
+
+
+def find_method(name: str | None, score: str | None = None, search: str | None = None) -> Method:
+    """A named method, or a free combination of a score and a search.
+
+    Args:
+        name: "cdt", "eap", …; None for the default.
+        score, search: In place of the method's own.
+
+    Raises:
+        UnweaveError: For an unknown name.
+    """
+    name = name or DEFAULT
+    if name not in METHODS and "+" in name and score is None and search is None:
+        # "eap-ig+eliminate": a pair by its parts, as tables print it.
+        score, _, search = name.partition("+")
+        name = DEFAULT
+    if name not in METHODS:
+        raise UnweaveError(f"unknown method {name!r}: {nearest(name, METHODS)}, or SCORE+SEARCH")
+    method = METHODS[name]
+    if score is None and search is None:
+        return method
+    score, search = score or method.score, search or method.search
+    if (score, search) == (method.score, method.search):
+        return method
+    for registry, part in ((scores, score), (searches, search)):
+        registry[part]  # an error that says which there are
+    for known in _NAMED:
+        if (known.score, known.search) == (score, search) and not known.score_options:
+            return known
+    own = method.score_options if score == method.score else {}
+    return Method(f"{score}+{search}", score, search, own)
+
+
+def read_options(method: Method, texts: list[str]) -> dict[str, Any]:
+    """Options from `name=value`, as the command line has them.
+
+    Raises:
+        UnweaveError: For a text without "=", an unknown name, or a value outside its meaning.
+    """
+    parts = (("score", method.score, scores[method.score].options),)
+    parts += (("search", method.search, searches[method.search].options),)
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UnweaveError(f"option {text!r}: expected name=value")
+        owners = [(f"{kind} {part}", known) for kind, part, known in parts if name in known]
+        if not owners:
+            method.with_options({name: value})  # says which there are
+        for owner, known in owners:
+            given[name] = known[name].read(owner, name, value)
+    return given

@@ -1,0 +1,49 @@
+"""Contextual decomposition: each node's relevant part, pushed to the metric by a rule set.
+
+    s(u) = metric of β_logits,   β_u = z_u − μ_u        (docs/method.md §§2–4)
+
+One sweep rates every node. With `pairs` the same sweep gives R(s, t) of every two nodes, which
+searches that go on from inner targets (`algorithm1`) need.
+"""
+
+from unweave.circuits import Scores
+from unweave.decomposition.api import relevance
+from unweave.decomposition.ruleset import find_rules
+from unweave.options import Option, Options
+from unweave.scores.problem import Problem
+from unweave.scores.score import Score, scores
+
+
+def score(problem: Problem, options: Options) -> Scores:
+    """One sweep over all nodes, on a share of the prompts."""
+    count = max(1, round(options["prompts"] * len(problem.batch)))
+    part = problem.select(slice(0, count))
+    return relevance(
+        problem.model,
+        part.batch,
+        problem.nodes,
+        rules=options["rules"],
+        ablation=part.ablation,
+        pairs=problem.nodes if options["pairs"] else (),
+    )
+
+
+scores.register("decomposition")(
+    Score(
+        "decomposition",
+        "relevant parts by the rules of contextual decomposition, one sweep",
+        score,
+        {
+            "rules": Option(
+                "removal",
+                "rule set, e.g. removal, paper, 'paper, attention=frozen'",
+                check=find_rules,
+            ),
+            "prompts": Option(
+                0.5, "share of the prompts that the sweep runs on", low=0.0, high=1.0
+            ),
+            "pairs": Option(False, "also the relevance of every node to every other"),
+        },
+        pairs=True,
+    )
+)

@@ -1,0 +1,82 @@
+"""`Score`: a way to rate every node of a problem, and the registry of scores."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from jaxtyping import Float
+from torch import Tensor
+
+from unweave.circuits import EdgeScores, Scores
+from unweave.errors import UnweaveError
+from unweave.graph import Graph
+from unweave.options import Option, Options, filled
+from unweave.registry import Registry
+from unweave.scores.problem import Problem
+
+
+@dataclass(frozen=True)
+class Score:
+    """A way to rate nodes, and maybe edges.
+
+    Args:
+        summary: One line for `unweave methods`.
+        nodes: Rates every node of a problem.
+        options: What can be changed, by name.
+        edges: Rates every edge of the model, where it can. The problem's ablation has to hold
+            values at `unweave.graph.graph_points(model)`; its nodes do not matter.
+        pairs: Whether the option `pairs` makes it tell the relevance of nodes to one another.
+    """
+
+    name: str
+    summary: str
+    nodes: "Callable[[Problem, Options], Scores]"
+    options: Mapping[str, Option] = field(default_factory=dict)
+    edges: "Callable[[Problem, Options], EdgeScores] | None" = None
+    pairs: bool = False
+
+    def run(self, problem: Problem, options: Options | None = None) -> Scores:
+        """Rates the nodes of a problem.
+
+        Raises:
+            UnweaveError: For an unknown option, or a value outside its meaning.
+        """
+        return self.nodes(problem, self.filled(options or {}))
+
+    def run_edges(self, problem: Problem, options: Options | None = None) -> EdgeScores:
+        """Rates every edge of the problem's model.
+
+        Raises:
+            UnweaveError: For an unknown option, or when this score rates nodes only.
+        """
+        if self.edges is None:
+            able = ", ".join(name for name in scores if scores[name].edges is not None)
+            raise UnweaveError(f"score {self.name} rates nodes, not edges: {able} can")
+        return self.edges(problem, self.filled(options or {}))
+
+    def filled(self, options: Options) -> Options:
+        """All options, the given ones in place of their defaults, each checked."""
+        return filled(f"score {self.name}", self.options, options)
+
+
+scores: Registry[Score] = Registry("score", "unweave.scores")
+
+
+def node_scores(problem: Problem, examples: Float[Tensor, "node batch"], **about: str) -> Scores:
+    """Scores of a problem's nodes from their scores on each example."""
+    return Scores(
+        tuple(map(str, problem.nodes)),
+        examples.mean(1).cpu(),
+        examples.cpu(),
+        about={"model": problem.model.name, "ablation": problem.ablation.name, **about},
+    )
+
+
+def edge_scores(
+    problem: Problem, graph: Graph, matrix: Float[Tensor, "destination source"], **about: str
+) -> EdgeScores:
+    """Scores of all edges from a matrix of their scores, averaged over examples."""
+    return EdgeScores(
+        graph.edges,
+        graph.values(matrix).cpu(),
+        {"model": problem.model.name, "ablation": problem.ablation.name, **about},
+    )

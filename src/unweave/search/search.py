@@ -1,0 +1,168 @@
+"""`Search`: from scores to a circuit, and the registry of searches."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from unweave.circuits import Scores
+from unweave.options import Option, Options, filled
+from unweave.registry import Registry
+from unweave.scores.problem import Problem
+from unweave.sites import Site, parse
+
+
+@dataclass(frozen=True)
+class Step:
+    """A circuit on the way down: its size and loss, and the nodes that left to reach it."""
+
+    size: int
+    loss: float
+    faithfulness: float
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One iteration of a search, as it went.
+
+    Args:
+        targets: What nodes were scored against.
+        relevance: Each node's score against the targets.
+        selected: Nodes that joined.
+        steps: Circuits on the way from all that joined to the one that was kept.
+        circuit: What was kept, the most needed first.
+        dropped: What left.
+        loss, faithfulness: Of the circuit, on the prompts of the search.
+    """
+
+    targets: tuple[str, ...]
+    relevance: dict[str, float]
+    selected: tuple[str, ...]
+    steps: tuple[Step, ...]
+    circuit: tuple[str, ...]
+    dropped: tuple[str, ...]
+    loss: float
+    faithfulness: float
+
+    @staticmethod
+    def from_dict(record: Mapping[str, Any]) -> "Round":
+        """Reads a round back from JSON."""
+        names = ("targets", "selected", "circuit", "dropped")
+        fields = {name: tuple(record[name]) for name in names}
+        steps = tuple(step_from_dict(step) for step in record["steps"])
+        return Round(**{**record, **fields, "steps": steps})
+
+
+def step_from_dict(record: Mapping[str, Any]) -> Step:
+    """Reads a step back from JSON."""
+    return Step(**{**record, "removed": tuple(record["removed"])})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a search found.
+
+    Args:
+        circuit: Nodes, the most needed first.
+        ranking: Every node, the most important first; the circuit need not be its beginning.
+        rounds: Every iteration.
+    """
+
+    circuit: tuple[str, ...]
+    ranking: tuple[str, ...]
+    rounds: tuple[Round, ...] = ()
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return tuple(map(parse, self.circuit))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@runtime_checkable
+class Checkpoint(Protocol):
+    """Where a search keeps its state, so that a killed run goes on from it."""
+
+    def load(self) -> dict[str, Any] | None:
+        """The state that was saved last; None at the beginning."""
+        ...
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Keeps a state, in place of the one before."""
+        ...
+
+
+class Forgetful:
+    """A checkpoint that keeps nothing."""
+
+    def load(self) -> dict[str, Any] | None:
+        return None
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        return None
+
+
+Run = Callable[[Problem, Scores, Options, Checkpoint], Finding]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A way from scores to a circuit.
+
+    Args:
+        summary: One line for `unweave methods`.
+        find: Finds the circuit.
+        options: What can be changed, by name.
+        pairs: Whether it uses the relevance of nodes to one another, where the score gives it.
+    """
+
+    name: str
+    summary: str
+    find: Run
+    options: Mapping[str, Option] = field(default_factory=dict)
+    pairs: bool = False
+
+    def run(
+        self,
+        problem: Problem,
+        scores: Scores,
+        options: Options | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Finding:
+        """Finds the circuit, from the beginning or from where the checkpoint was left.
+
+        Raises:
+            UnweaveError: For an unknown option, or a value outside its meaning.
+        """
+        return self.find(problem, scores, self.filled(options or {}), checkpoint or Forgetful())
+
+    def filled(self, options: Options) -> Options:
+        """All options, the given ones in place of their defaults, each checked."""
+        return filled(f"search {self.name}", self.options, options)
+
+
+# Options that several searches have.
+PRICE = Option(0.005, "faithfulness that one more node must be worth", low=0.0, high=1.0)
+MAX_SIZE = Option(0, "largest circuit to return; 0 for no limit", low=0)
+
+searches: Registry[Search] = Registry("search", "unweave.search")
+
+
+def ranked_sites(problem: Problem, scores: Scores) -> list[Site]:
+    """The problem's nodes by magnitude of score, the largest first."""
+    sites = {str(node): node for node in problem.nodes}
+    return [sites[name] for name in scores.ranking()]
+
+
+def one_round(
+    problem: Problem, scores: Scores, circuit: tuple[Site, ...], loss: Float[Tensor, ""]
+) -> Round:
+    """The record of a search that has no rounds: scores against the logits, then a choice."""
+    names = tuple(map(str, circuit))
+    values = dict(zip(scores.sources, scores.values.tolist(), strict=True))
+    faithfulness = float(problem.faithfulness([circuit])[0])
+    return Round(("logits",), values, names, (), names, (), float(loss), faithfulness)
