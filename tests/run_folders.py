@@ -116,10 +116,9 @@ def write_run(
     examples = values[:, None] + 0.1 * torch.randn(len(sites), 5, generator=generator)
     at = torch.tensor([depth[s.partition("@")[0]] for s in sites])
     later = at[:, None] < at
-    pairs = {
-        name: torch.randn(len(sites), len(sites), generator=generator) ** 3 * later
-        for name in ("ratio", "share", "signed")
-    }
+    signed = torch.randn(len(sites), len(sites), generator=generator) ** 3 * later
+    share = signed.abs() / (1 + signed.abs())
+    pairs = {"ratio": signed.abs(), "share": share, "signed": signed}
     scores = Scores(tuple(sites), values, examples, tuple(sites), pairs, {"method": method})
     scores.save(folder / "scores.safetensors")
     words = [*WORDS[:3], *TEXTS, *WORDS[3:]] if hostile else WORDS
@@ -130,7 +129,9 @@ def write_run(
     patterns = torch.rand(shape, generator=generator).mul(8).exp().tril()
     patterns /= patterns.sum(-1, keepdim=True)
     # Of two prompts, or of the first only, as version 1 had it.
-    kept = {n: p.clone() if checked else p[0].clone() for n, p in zip(heads_only, patterns, strict=True)}
+    kept = {
+        n: p.clone() if checked else p[0].clone() for n, p in zip(heads_only, patterns, strict=True)
+    }
     save_file(kept, folder / "patterns.safetensors")
     chosen = tuple(scores.ranking()[:size])
     model, task = (HOSTILE, TEXTS[1]) if hostile else ("gpt2", "ioi")

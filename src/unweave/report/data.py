@@ -103,7 +103,8 @@ def _commands(run: Run) -> dict[str, str]:
         "evaluate": shlex.join(["unweave", "evaluate", folder]),
         "explain": shlex.join(["unweave", "explain", folder]),
         "paths": shlex.join(["unweave", "paths", folder]),
-        "discover": shlex.join(["unweave", "discover", run.about("task"), "--out", folder]),
+        # Into another folder: discover does not write into one that holds a run.
+        "discover": shlex.join(["unweave", "discover", run.about("task"), "--out", f"{folder}-2"]),
         "attribute": shlex.join(["unweave", "attribute", "--model", run.about("model")]),
     }
 

@@ -54,9 +54,9 @@ _RUN_SECTIONS = (
     ("tests", "Tests"),
     ("chance", "Random"),
     ("roc", "ROC"),
+    ("runtime", "Runtime"),
     ("heatmap", "Heatmap"),
     ("words", "Words"),
-    ("runtime", "Runtime"),
     ("reproduce", "Reproduce"),
 )
 _COMPARE_SECTIONS = (
@@ -214,7 +214,7 @@ def _facts(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
         "sentence": str(verdict.get("sentence") or ""),
         "command": record.get("command") or "",
         "tiles": _tiles(record, found),
-        "settings": [*_flat(record.get("options") or {}), ("seed", _text(record.get("seed")))],
+        "settings": _flat({"seed": record.get("seed"), **(record.get("options") or {})}),
         "provenance": [*about, ("created", _text(record.get("created"))), *versions],
         "left_out": found["left_out"],
         "nodes": run.circuit.nodes,

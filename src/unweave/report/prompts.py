@@ -51,7 +51,9 @@ def _metric(prompt: Json) -> dict[str, float]:
     found = prompt.get("metric")
     if not isinstance(found, Mapping):
         return {}
-    return {name: float(found[name]) for name in METRICS if isinstance(found.get(name), int | float)}
+    return {
+        name: float(found[name]) for name in METRICS if isinstance(found.get(name), int | float)
+    }
 
 
 def _gap(metric: Mapping[str, float]) -> float:
@@ -94,7 +96,10 @@ def patterns(run: Run, room: int) -> tuple[dict[str, Any], str]:
                 data[head].append(_bytes(pattern))
                 kept += 1
     told = f"attention: {every - kept} of {every} patterns" if kept < every else ""
-    return {"tokens": tokens[0], "data": {head: found for head, found in data.items() if found}}, told
+    return {
+        "tokens": tokens[0],
+        "data": {head: found for head, found in data.items() if found},
+    }, told
 
 
 def _tokens(prompt: Json) -> list[str]:

@@ -17,7 +17,10 @@ function detail(host, run, net, node, view, on) {
   if (!node) {
     on.attend(null);
     host.replaceChildren(el("h3", {}, "No node chosen"),
-      el("p", {class: "muted"}, "Choose a node in the graph, by its name above or in the table below, to see its effect, its attention and what it is connected to."));
+      el("p", {class: "muted"}, "Choose a node in the graph, by its name above or here, to see its effect, its attention and what it is connected to."),
+      el("h4", {}, "The circuit's nodes", el("small", {}, ` by ${view.size}`)),
+      el("ol", {class: "nodes"}, sortedBy(net.nodes.slice(0, run.size), (n) => n[view.size]).slice(0, 40)
+        .map((n) => el("li", {}, nodeButton(n.site, n.i, n[view.size], net.largest[view.size], on)))));
     return;
   }
   const spread = isNumber(node.spread) ? ` ± ${num(node.spread, 2)} over discovery prompts` : "";
@@ -30,10 +33,10 @@ function detail(host, run, net, node, view, on) {
     isNumber(node.frequency) ? ["in resampled circuits", percent(node.frequency)] : null,
     node.swaps.length ? ["can be replaced by", node.swaps.map((s) => show(s, 20)).join(", ")] : null,
     node.roles.length ? ["role", node.roles.map((r) => show(r, 40)).join(", ")] : null,
-    ...run.rounds.map((step, i) => [`${step.signed ? "relevance" : "magnitude of relevance"}, round ${i + 1}`, (step.signed ? signed : num)(step.values[node.i])])
-      .filter((row) => row[1] !== "–" && run.rounds.length > 1),
+    ...run.rounds.map((step, i) => [`round ${i + 1}`, (step.signed ? signed : num)(step.values[node.i]) + (step.signed ? " relevance" : " relevance, no sign")])
+      .filter((row) => row[1][0] !== "–" && run.rounds.length > 1),
   ].filter(Boolean);
-  host.replaceChildren(
+  host.replaceChildren(...[
     el("div", {class: "bar"}, el("h3", {}, el("bdi", {}, show(node.site))),
       el("button", {type: "button", onclick: () => on.select(-1)}, "Close")),
     node.sentence ? el("p", {dir: "auto"}, show(node.sentence, 600)) : null,
@@ -42,7 +45,7 @@ function detail(host, run, net, node, view, on) {
     attentionPart(run, node, view, on),
     ...testedEdges(net, node, on),
     relevanceList("Strongest inputs", net, view.measure, (e) => e.target === node.i, (e) => e.source, on),
-    relevanceList("Strongest outputs", net, view.measure, (e) => e.source === node.i, (e) => e.target, on));
+    relevanceList("Strongest outputs", net, view.measure, (e) => e.source === node.i, (e) => e.target, on)].filter(Boolean));
 }
 
 /** A pin keeps a node in view with its name and a note; both travel in the page's address. */
@@ -62,15 +65,16 @@ function pinList(host, net, on) {
     el("ul", {class: "pins"}, found.map((n) => el("li", {}, el("button", {type: "button", class: "link", onclick: () => on.select(n.i)}, el("bdi", {}, show(n.site))), " ", el("span", {dir: "auto"}, show(pins.get(n.site))))))] : []));
 }
 
-function meter(value, largest) {
-  const bar = el("span", {class: "meter " + sign(value)});
+function meter(value, largest, plain) {
+  const bar = el("span", {class: "meter " + (plain ? "none" : sign(value))});
   bar.style.setProperty("--m", isNumber(value) ? (100 * Math.abs(value)) / (largest || 1) : 0);
   return bar;
 }
 
-function nodeButton(name, i, value, largest, on) {
+/** A node as a button with a bar; plain: a value without a sign. */
+function nodeButton(name, i, value, largest, on, plain) {
   return el("button", {type: "button", class: "line", disabled: i < 0, onclick: () => on.select(i)},
-    el("bdi", {}, show(name, 30)), meter(value, largest), el("span", {class: "value"}, signed(value)));
+    el("bdi", {}, show(name, 30)), meter(value, largest, plain), el("span", {class: "value"}, (plain ? num : signed)(value)));
 }
 
 function testedEdges(net, node, on) {
@@ -89,7 +93,7 @@ function relevanceList(title, net, measure, wanted, other, on) {
   const found = (net.pairs[measure] || []).filter(wanted).slice(0, 6);
   const largest = Math.abs(found[0]?.value) || 1;
   return el("section", {}, el("h4", {}, title, measure ? el("small", {title: asList(MEASURES[measure])[2]}, ` by untested relevance (${measure})`) : null), found.length
-    ? el("ul", {class: "nodes"}, found.map((e) => el("li", {}, nodeButton(net.nodes[other(e)].site, other(e), e.value, largest, on))))
+    ? el("ul", {class: "nodes"}, found.map((e) => el("li", {}, nodeButton(net.nodes[other(e)].site, other(e), e.value, largest, on, measure !== "signed"))))
     : el("p", {class: "muted"}, "none measured"));
 }
 

@@ -29,7 +29,7 @@ function faithfulnessAt(run, n) {
   const fine = asList(measured.sizes).length;
   const {sizes, faithfulness} = fine ? measured : own;
   const points = asList(sizes).map((s, i) => [s, asList(faithfulness)[i]]).filter(([, f]) => isNumber(f));
-  const where = fine ? `on ${prompts(run.evaluation.prompts, "evaluation")}` : `on ${prompts(own.prompts, "held-out")} of the curve`;
+  const where = fine ? `on ${prompts(run.evaluation.prompts, "held-out")} (evaluate)` : `on ${prompts(own.prompts, "held-out")} (discover's curve)`;
   let below = null;
   for (const [size, value] of points) {
     if (size === n) return {value, told: where};

@@ -6,10 +6,10 @@ function faithfulnessLines(run) {
   const curve = asMap(run.curve);
   if (asList(curve.sizes).length) {
     const band = asList(curve.low).length ? {low: curve.low, high: asList(curve.high)} : {};
-    lines.push({name: `${run.method}, by discover on ${prompts(curve.prompts, "held-out")}`, x: curve.sizes, y: asList(curve.faithfulness), ...band});
+    lines.push({name: `${run.method}, on ${prompts(curve.prompts, "held-out")} (discover)`, x: curve.sizes, y: asList(curve.faithfulness), ...band});
   }
   for (const [name, c] of Object.entries(asMap(ev.curves))) {
-    lines.push({name: `${run.method}, ${name} ablation, by evaluate on ${prompts(ev.prompts, "held-out")}`, x: asList(c.sizes), y: asList(c.faithfulness), dash: name !== ev.ablation});
+    lines.push({name: `${run.method}, ${name} ablation, on ${prompts(ev.prompts, "held-out")} (evaluate)`, x: asList(c.sizes), y: asList(c.faithfulness), dash: name !== ev.ablation});
   }
   for (const line of asList(asMap(run.comparison.figures).faithfulness_against_size)) {
     if (line.line === "random" && asList(ev.random).length) continue;
@@ -19,16 +19,19 @@ function faithfulnessLines(run) {
   if (random.length) {
     const of = (f) => random.map((d) => f(d.faithfulness.filter(isNumber)));
     lines.push({
-      name: "random circuits (mean, range)", dash: true, x: random.map((d) => d.size),
+      name: `random circuits (mean, range), on ${byRandom(run)}`, dash: true, x: random.map((d) => d.size),
       y: of((v) => v.reduce((a, b) => a + b, 0) / v.length), low: of((v) => Math.min(...v)), high: of((v) => Math.max(...v)),
     });
   }
   for (const [name, value] of Object.entries(asMap(ev.known))) {
-    dot(`${name} circuit`, asMap(asMap(ev.roc)[name]).known, value);
+    dot(`${name} circuit, on ${prompts(ev.prompts, "held-out")} (evaluate)`, asMap(asMap(ev.roc)[name]).known, value);
   }
   if (isNumber(run.faithfulness)) dot(`this circuit, on ${prompts(run.held_out, "held-out")}`, run.size, run.faithfulness);
   return lines;
 }
+
+/** The prompts that random circuits were measured on. */
+const byRandom = (run) => (asList(run.evaluation.random).length ? `${prompts(run.evaluation.prompts, "held-out")} (evaluate)` : `${prompts(run.held_out, "held-out")} (discover)`);
 
 /** Random circuits of each size, from the evaluation or else from the verdict. */
 function randomCircuits(run) {
@@ -121,7 +124,7 @@ function chancePanel(host, run) {
   if (!shares.length && !random.length) return empty(host, "The circuit was not tested against random circuits yet:", run.commands.evaluate);
   const spread = el("div"), beaten = el("div");
   const own = shares.length ? chance : {size: run.size, faithfulness: run.faithfulness};
-  const of = shares.length ? prompts(run.evaluation.prompts, "evaluation") : prompts(run.held_out, "held-out");
+  const of = shares.length ? `${prompts(run.evaluation.prompts, "held-out")} (evaluate)` : prompts(run.held_out, "held-out");
   const told = shares.length
     ? `At faithfulness ${num(chance.faithfulness)} on ${of} with ${chance.size} nodes it is more faithful than ${percent(chance.mark)} of random circuits up to ${percent(chance.up_to)} of the model, and closer to 1 than ${percent(chance.mark)} of them up to ${percent(chance.up_to_farther)}.`
     : `Random circuits on ${of}; the test at every size takes `;

@@ -27,7 +27,7 @@ function promptsPanel(host, run, net, on) {
   if (!splits.length) return empty(host, "No prompts were kept in this run.");
   const first = chosenView("split", splits[0]), list = el("div"), one = el("div", {class: "prompt", "aria-live": "polite"}), scatter = el("div");
   const pick = el("select", {}, splits.map((name) => el("option", {value: name, selected: name === first}, `${SPLITS[name]} (${run.prompts[name].total})`)));
-  host.replaceChildren(el("div", {class: "controls"}, el("label", {}, "prompts ", pick)), el("div", {class: "two"}, list, scatter), one);
+  host.replaceChildren(el("div", {class: "controls"}, el("label", {}, "prompts ", pick)), el("div", {class: "two wide"}, list, scatter), one);
   const choose = (row) => {
     keep("split", pick.value);
     keep("prompt", row.index);

@@ -2,9 +2,10 @@
 
 function testsPanel(host, run, net) {
   const ev = run.evaluation, verdict = asMap(run.verdict);
-  const parts = [curveTable(run), completenessPart(ev.completeness ?? verdict.completeness, ev.completeness ? run.evaluation.prompts : run.held_out),
+  const table = curveTable(run);
+  const parts = [completenessPart(ev.completeness ?? verdict.completeness, ev.completeness ? run.evaluation.prompts : run.held_out),
     effectsPart(run, net), stabilityPart(ev.stability)].filter(Boolean);
-  host.replaceChildren();
+  host.replaceChildren(...(table ? [table] : []));
   if (parts.length) host.append(el("div", {class: "two"}, parts));
   const lacking = [["completeness", ev.completeness ?? verdict.completeness], ["minimality", run.nodes.prompts_of_effects], ["stability", ev.stability], ["curves under other ablations", ev.curves]]
     .filter(([, found]) => !found).map(([name]) => name);
@@ -42,13 +43,15 @@ function completenessPart(found, count) {
 /** Bars from the largest down. rows: [[name, value, interval]] */
 function bars(host, title, label, rows, range) {
   const names = rows.map(([name]) => name), values = rows.map(([, value]) => value);
+  const all = [0, ...rows.flatMap(([, value, ends]) => [value, ...asList(ends)])], pad = 0.04 * (Math.max(...all) - Math.min(...all) || 1);
+  const whole = range || [Math.min(...all) - (Math.min(...all) < 0 ? pad : 0), Math.max(...all) + pad];
   figure(host, title, (_, axis) => ({
     height: 62 + 17 * rows.length,
     data: [{
       type: "bar", orientation: "h", x: values, y: rows.map((_, i) => i), marker: {color: values.map((v) => colour(sign(v)))}, hoverinfo: "text", hovertext: rows.map((r) => literal(`${r[0]}: ${signed(r[1])}${interval(r[2])}`)),
     }, whiskers(rows.map((r) => r[2]))],
     layout: {
-      margin: {l: 90, r: 12, t: 10, b: 40}, xaxis: axis(label, range ? {range} : {}),
+      margin: {l: 90, r: 12, t: 10, b: 40}, xaxis: axis(label, {range: whole}),
       yaxis: axis("", {autorange: "reversed", showgrid: false, tickvals: names.map((_, i) => i), ticktext: names.map((name) => literal(name, 16)), tickfont: {size: 10}}),
     },
   }));

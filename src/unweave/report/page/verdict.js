@@ -14,7 +14,7 @@ function verdictPanel(host, run) {
   if (!asMap(run.verdict).sentence) {
     host.append(el("p", {class: "empty"}, rows.length ? "This run has no verdict of its own; these figures were measured by unweave evaluate." : "This run was not checked yet:", " ", rows.length ? null : el("code", {}, run.commands.evaluate)));
   }
-  const two = el("div", {class: "two"}), left = el("div"), right = el("div");
+  const two = el("div", {class: "two wide"}), left = el("div"), right = el("div");
   if (rows.length) {
     ablationFigure(left, rows);
     left.append(el("div", {class: "scroll"}, el("table", {class: "compare", id: "ablations"},
