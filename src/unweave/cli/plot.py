@@ -25,6 +25,12 @@ def plot(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="For the circuit: how many nodes to draw.")
     ] = None,
+    relevance: Annotated[
+        bool,
+        typer.Option(
+            "--relevance", help="For the circuit: also relevance between nodes (untested)."
+        ),
+    ] = False,
     width: Annotated[
         float, typer.Option(min=1, help="In inches: 3.4 for one column, 7 for two.")
     ] = 3.4,
@@ -47,5 +53,5 @@ def plot(
         raise UnweaveError(f"{out}: expected a file that ends in {', '.join(SUFFIXES)}")
     comparison = None if compare is None else read_json(compare / "compare.json", "a comparison")
     found = read_run(run, comparison)
-    save(found, figure, out, Look(width, position, round_, nodes))
+    save(found, figure, out, Look(width, position, round_, nodes, relevance))
     typer.echo(out)

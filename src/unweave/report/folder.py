@@ -17,9 +17,9 @@ from unweave.errors import UnweaveError
 from unweave.experiments.files import read_json
 from unweave.report.circuit_files import read_circuit
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSIONS = (1, 2)
 Json = Mapping[str, Any]
-Patterns = Mapping[str, Float[Tensor, "query key"]]
+Patterns = Mapping[str, Float[Tensor, "prompt query key"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +27,18 @@ class Run:
     """A run of `unweave discover`, and what was found out about it since.
 
     Args:
-        record: run.json: command, versions, prompts, iterations, ….
+        record: run.json: command, versions, prompts, rounds, verdict, ….
+        found: circuit.json, with what it says about each node and edge.
         scores: Of every node; None when the folder holds none.
         evaluation: evaluation.json; empty when the run was not evaluated.
         comparison: compare.json of other methods on the same task and model; mostly empty.
-        patterns: By head, its attention on the example prompt.
+        patterns: By head, its attention on the first held-out prompts.
     """
 
     folder: Path
     record: Json
     circuit: Circuit
+    found: Json = field(default_factory=dict)
     scores: Scores | None = None
     evaluation: Json = field(default_factory=dict)
     comparison: Json = field(default_factory=dict)
@@ -56,6 +58,34 @@ class Run:
         first = tuple(dict.fromkeys(self.circuit.nodes))
         rest = self.scores.ranking() if self.scores is not None else []
         return tuple(dict.fromkeys((*first, *rest)))
+
+    @property
+    def rounds(self) -> list[Json]:
+        """The rounds of the search."""
+        return [step for step in self.record.get("rounds") or [] if isinstance(step, Mapping)]
+
+    def relevance(self, step: Json) -> tuple[Mapping[str, Any], bool]:
+        """Relevance of every node to a round's targets, and whether it has a sign.
+
+        A round records magnitudes: it sums them over its targets. Relevance to the logits is the
+        score, whose sign the scores still know.
+        """
+        if self.scores is not None and list(step.get("targets") or ()) == ["logits"]:
+            return {site: self.score(site) for site in self.scores.sources}, True
+        found = step.get("relevance") or {}
+        signed = any(isinstance(v, int | float) and v < 0 for v in found.values())
+        return found, signed
+
+    @functools.cached_property
+    def facts(self) -> Mapping[str, Json]:
+        """What circuit.json says about each of its nodes, by site."""
+        listed = [node for node in self.found.get("nodes") or [] if isinstance(node, Mapping)]
+        return dict(zip(self.circuit.nodes, listed, strict=False))
+
+    @property
+    def held_out(self) -> int | None:
+        """How many held-out prompts the circuit's faithfulness was measured on."""
+        return self.found.get("prompts") or len(self.prompts("evaluate")) or None
 
     def score(self, site: str) -> float | None:
         """What a node scored; None for one that was not scored."""
@@ -94,22 +124,30 @@ def read_run(folder: Path, comparison: Json | None = None) -> Run:
         raise UnweaveError(f"no run folder {folder}: make one with unweave discover TASK")
     circuit = read_circuit(folder / "circuit.json")
     record = _optional(folder / "run.json")
-    version = record.get("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
+    version = record.get("schema_version", SCHEMA_VERSIONS[-1])
+    if version not in SCHEMA_VERSIONS:
         raise UnweaveError(
             f"{folder / 'run.json'} has schema_version {version!r}, this unweave reads "
-            f"{SCHEMA_VERSION}: use the version of unweave that wrote it, or discover again"
+            f"{' and '.join(map(str, SCHEMA_VERSIONS))}: use the version of unweave that wrote it, "
+            "or discover again"
         )
     run = Run(
         folder,
-        record,
+        _renamed(record),
         circuit,
+        read_json(folder / "circuit.json", "circuit.json"),
         _scores(folder / "scores.safetensors"),
         _optional(folder / "evaluation.json"),
         patterns=_patterns(folder / "patterns.safetensors"),
     )
     found = _optional(folder / "compare.json") if comparison is None else comparison
     return run if not found else _with_comparison(run, found)
+
+
+def _renamed(record: Json) -> Json:
+    """A record of version 1 with the names of version 2."""
+    names = {"plan": "specification", "iterations": "rounds"}
+    return {names.get(key, key): value for key, value in record.items()}
 
 
 def _with_comparison(run: Run, found: Json) -> Run:
@@ -152,4 +190,5 @@ def _patterns(path: Path) -> Patterns:
         raise UnweaveError(
             f"{path} cannot be read ({error}): delete it to do without attention patterns"
         ) from error
-    return {name: value.to(torch.float32) for name, value in found.items() if value.ndim == 2}
+    stacked = {name: value[None] if value.ndim == 2 else value for name, value in found.items()}
+    return {name: value.to(torch.float32) for name, value in stacked.items() if value.ndim == 3}
