@@ -107,7 +107,7 @@ def fed_by(
     """
     model, batch = problem.model, problem.batch
     tokens = [Site(Point("embed"), None, name) for name in batch.positions]
-    named, targets, labels = dict(batch.positions), [], []
+    named, targets, labels, owners = dict(batch.positions), [], [], []
     for node in nodes:
         for branch, site in input_sites(model, node).items():
             where = "to" if branch in ("k", "v") else "from"
@@ -115,6 +115,7 @@ def fed_by(
             named[name] = (tos if where == "to" else froms)[node]
             targets.append(site.at(name))
             labels.append(f"{node}.{branch}" if branch else str(node))
+            owners.append(node)
     sources = [*nodes, *tokens]
     found = relevance(
         model,
@@ -133,11 +134,10 @@ def fed_by(
         if size is None:
             shares[label] = {}
             continue
-        own = label.rpartition(".")[0] if label[-1] in "qkv" else label
         shares[label] = {
             str(source): float(signed[row, column]) / size
             for row, source in enumerate(sources)
-            if str(source) != own and source.point.depth < targets[column].point.depth
+            if source != owners[column] and source.point.depth < targets[column].point.depth
         }
     effects = {str(source): found.examples[row] for row, source in enumerate(sources)}
     return Fed(effects, shares)

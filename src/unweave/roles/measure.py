@@ -36,7 +36,7 @@ from unweave.sites import HEAD_KINDS, Point, Site, parse
 
 Index = Int[Tensor, " batch"]
 
-NAMED = 0.1  # share of an input from which a feeder is named
+NAMED = 0.1  # share of an input, in favour or against, from which a feeder is named
 MOST_NAMED = 3
 _COPIES = 0.3  # |copying| from which the attended token is swapped
 _LEAST_PROMPTS = 4
@@ -128,7 +128,7 @@ class _Measuring:
             found[str(node)] = Measurements(
                 node=str(node),
                 effect=effect,
-                effect_share=effect.mean / scale if scale else math.nan,
+                effect_share=effect.size / abs(scale) if scale else math.nan,
                 feeds=_feeds(fed, str(node)),
                 reads=_reads(fed, str(node)),
                 moved=moved,
@@ -218,8 +218,8 @@ class _Measuring:
     ) -> tuple[dict[str, Moved], Figure | None]:
         named = {}
         for branch, shares in _feeds(fed, str(node)).items():
-            sources = [s for s in self.nodes if shares.get(str(s), 0.0) >= NAMED]
-            sources.sort(key=lambda source: -shares[str(source)])
+            sources = [s for s in self.nodes if abs(shares.get(str(s), 0.0)) >= NAMED]
+            sources.sort(key=lambda source: -abs(shares[str(source)]))
             if sources:
                 named[branch] = sources[:MOST_NAMED]
         if not named:
@@ -244,7 +244,7 @@ class _Measuring:
         readers = {
             reader.at(None): froms[reader]
             for reader in self.heads
-            if fed.shares.get(f"{reader}.q", {}).get(str(head), 0.0) >= NAMED
+            if abs(fed.shares.get(f"{reader}.q", {}).get(str(head), 0.0)) >= NAMED
         }
         if not readers:
             return {}
@@ -318,5 +318,5 @@ def _of(label: str, node: str) -> bool:
 
 
 def _reads(fed: Fed, node: str) -> dict[str, float]:
-    found = {label: x[node] for label, x in fed.shares.items() if x.get(node, 0.0) >= NAMED}
-    return dict(sorted(found.items(), key=lambda x: -x[1]))
+    found = {label: x[node] for label, x in fed.shares.items() if abs(x.get(node, 0.0)) >= NAMED}
+    return dict(sorted(found.items(), key=lambda x: -abs(x[1])))

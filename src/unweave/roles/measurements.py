@@ -14,8 +14,7 @@ from unweave.roles.interventions import Moved
 # What a role may require.
 VALUES = {
     "effect": "m(M) − m(M without it)",
-    "effect_share": "|effect| / |m(M) − m(∅)|",
-    "effect_clear": "1 where the effect is more than two standard errors from 0",
+    "effect_share": "mean over prompts of |effect|, of |m(M) − m(∅)|",
     "direct": "the effect of its write on the output alone",
     "direct_share": "direct / effect",
     "at_read": "share of what matters at the position where the answer is read",
@@ -50,15 +49,16 @@ VALUES = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean over prompts with its standard error."""
+    """A mean over prompts with its standard error, and the mean of the magnitude."""
 
     mean: float
     error: float
+    size: float
 
     @staticmethod
     def of(values: Float[Tensor, " n"]) -> "Figure":
         error = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else math.nan
-        return Figure(float(values.mean()), error)
+        return Figure(float(values.mean()), error, float(values.abs().mean()))
 
     @property
     def clear(self) -> bool:
@@ -83,7 +83,7 @@ class Measurements:
     """What was measured of one node; every field has its definition where it is computed.
 
     Args:
-        effect: m(M) − m(M without it), and `effect_share` of m(M) − m(∅).
+        effect: m(M) − m(M without it); `effect_share` is its mean magnitude over |m(M) − m(∅)|.
         direct: The part of the effect that no later node takes part in.
         matters: Share of |gradient · (z − μ)| by labelled position.
         at, to: Label of the position where it matters, and where it attends from there; "" where
@@ -139,8 +139,7 @@ class Measurements:
         found = dict.fromkeys(VALUES, math.nan)
         found |= {
             "effect": self.effect.mean,
-            "effect_share": abs(self.effect_share),
-            "effect_clear": float(self.effect.clear),
+            "effect_share": self.effect_share,
             "direct": self.direct.mean,
             "direct_share": self.direct_share,
             "at_read": self.matters.get("end", 0.0),
@@ -154,7 +153,7 @@ class Measurements:
         }
         for branch in ("q", "k", "v"):
             own = [share for name, share in self.reads.items() if name.endswith(f".{branch}")]
-            found[f"reads_{branch}"] = max(own, default=0.0)
+            found[f"reads_{branch}"] = max(map(abs, own), default=0.0)
             if branch in self.moved:
                 found[f"moved_{branch}"] = self.moved[branch].output
         if self.attention is not None:

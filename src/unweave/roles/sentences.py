@@ -18,6 +18,7 @@ _RELATIONS = {
     "distractor": "the distractor's token",
 }
 _MOSTLY = 0.5
+_NOTHING = 1e-4
 _CLOSE = 0.05  # of two relations this close, the one between tokens is named
 
 
@@ -99,7 +100,7 @@ def _checked(checks: Sequence[Checked]) -> str:
 def _feeds(node: Measurements) -> list[str]:
     parts = []
     for branch, shares in node.feeds.items():
-        nodes = [(n, x) for n, x in shares.items() if x >= NAMED and not n.startswith("embed")]
+        nodes = [(n, x) for n, x in shares.items() if abs(x) >= NAMED and not n.startswith("embed")]
         tokens = [(n, x) for n, x in shares.items() if x >= _MOSTLY and n.startswith("embed@")]
         listed = [f"{name} ({share:.0%})" for name, share in nodes[:MOST_NAMED]]
         listed += [
@@ -129,11 +130,15 @@ def _reads(node: Measurements) -> list[str]:
 
 
 def _effect(node: Measurements) -> str:
-    change = node.effect.mean
-    verb = "falls" if change > 0 else "rises"
-    words = f"without it the metric {verb} by {_figure(node.effect)}"
-    if not node.effect.clear:
-        return f"without it the metric hardly changes ({change:+.2f} ± {node.effect.error:.2f})"
+    effect = node.effect
+    if effect.size < _NOTHING * (1 + abs(effect.mean)):
+        return "without it the metric does not change"
+    if not effect.clear:
+        return (
+            f"without it the metric changes by {effect.size:.2g} on a prompt, in either direction"
+        )
+    verb = "falls" if effect.mean > 0 else "rises"
+    words = f"without it the metric {verb} by {_figure(effect)}"
     direct = node.direct_share
     if math.isnan(direct):
         return words
