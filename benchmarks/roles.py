@@ -25,7 +25,7 @@ from rich.table import Table
 
 from unweave.ablations.of_task import task_ablation
 from unweave.behaviours.file import find_task
-from unweave.behaviours.synthetic.known_roles import ROLES, known_roles
+from unweave.behaviours.synthetic.known_roles import ROLES, Known, known_roles
 from unweave.behaviours.task import Task, made
 from unweave.decomposition.api import relevance
 from unweave.model.loading import load
@@ -38,6 +38,8 @@ from unweave.roles.feeds import needed_points
 from unweave.roles.measure import NAMED
 from unweave.scores.problem import Problem
 from unweave.sites import HEAD_KINDS, Site, parse
+
+Edges = tuple[tuple[Site, Site], ...]
 
 ABLATIONS = ("mean", "counterfactual", "zero")
 
@@ -55,7 +57,7 @@ def problem_of(
     )
 
 
-def upstream(edges: tuple[tuple[Site, Site], ...], target: str) -> set[str]:
+def upstream(edges: Edges, target: str) -> set[str]:
     """Every node from which a wire leads to an input, also through other nodes."""
     found, left = set(), [target]
     while left:
@@ -67,24 +69,21 @@ def upstream(edges: tuple[tuple[Site, Site], ...], target: str) -> set[str]:
     return found
 
 
-def feeders(found: tuple[Explanation, ...], known: dict, edges) -> tuple[int, int, int]:
-    """Named feeders of the known nodes: right, invented, missed."""
-    right = invented = missed = 0
+def feeders(found: tuple[Explanation, ...], known: Known, edges: Edges) -> Counter[str]:
+    """Feeders of the wired nodes that were named: right, missed and invented."""
+    tally: Counter[str] = Counter()
     for one in found:
-        if one.node not in known:
-            continue
-        for branch, shares in one.measurements.feeds.items():
+        for branch, shares in one.measurements.feeds.items() if one.node in known else ():
             target = f"{one.node}.{branch}" if branch else one.node
-            named = {s for s, x in shares.items() if abs(x) >= NAMED and not s.startswith("embed")}
-            named &= set(known)
+            named = {source for source, x in shares.items() if abs(x) >= NAMED} & set(known)
             wired = upstream(edges, target) & set(known)
-            right += len(named & wired)
-            invented += len(named - wired)
-            missed += len(wired - named)
-    return right, invented, missed
+            tally["fed right"] += len(named & wired)
+            tally["fed missed"] += len(wired - named)
+            tally["fed invented"] += len(named - wired)
+    return tally
 
 
-def compared(one: Explanation, known: dict, counts: Counter[tuple[str, str]]) -> Counter[str]:
+def compared(one: Explanation, known: Known, counts: Counter[tuple[str, str]]) -> Counter[str]:
     """Roles of a node that are right, missed and invented; adds them to the confusion table."""
     wired, given = set(known.get(one.node, ())), {role.name for role in one.roles}
     counts.update((role, role) for role in wired & given)
@@ -125,10 +124,10 @@ def confusion(prompts: int, seeds: list[int], device: str) -> None:
                     tally += compared(one, known, counts)
                     checks.update(outcomes(one))
                 fed = feeders(found, known, circuit.edges[ablation])
-                tally.update(zip(("fed", "fed wrongly", "fed unseen"), fed, strict=True))
+                tally += Counter(fed)
                 tally["nodes"] += len(found)
             words = ("nodes", "right", "missed", "invented")
-            fed = f"{tally['fed']} right, {tally['fed wrongly']} invented, {tally['fed unseen']} missed"
+            fed = ", ".join(f"{tally[f'fed {word}']} {word}" for word in words[1:])
             table.add_row(name, ablation, *(str(tally[x]) for x in words), fed, f"{most:.1f}")
     console = Console(width=190)
     console.print(table)

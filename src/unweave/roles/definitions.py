@@ -31,6 +31,25 @@ class Bar:
 
 
 @dataclass(frozen=True)
+class Check:
+    """One claim of a role, tested by an intervention.
+
+    Args:
+        held: None where the intervention could not be made.
+    """
+
+    says: str
+    measure: str
+    value: float
+    held: bool | None
+
+    @staticmethod
+    def of(bar: Bar, values: dict[str, float]) -> "Check":
+        value = values.get(bar.measure, math.nan)
+        return Check(bar.says, bar.measure, value, None if math.isnan(value) else bar.met(value))
+
+
+@dataclass(frozen=True)
 class Role:
     """A role with the evidence that it requires, and the interventions that test it."""
 

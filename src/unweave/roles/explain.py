@@ -1,12 +1,11 @@
 """What each node of a circuit does: its measurements, its roles, and a sentence made from them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unweave.roles.definitions import Bar, Role, Roles, read_roles
+from unweave.roles.definitions import Check, Role, Roles, read_roles
 from unweave.roles.measure import measure
 from unweave.roles.measurements import Measurements
 from unweave.roles.runs import Cost
@@ -15,25 +14,6 @@ from unweave.scores.problem import Problem
 from unweave.sites import Site
 
 UNCLEAR = "unclear"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One claim of a role, tested by an intervention.
-
-    Args:
-        held: None where the intervention could not be made.
-    """
-
-    says: str
-    measure: str
-    value: float
-    held: bool | None
-
-    @staticmethod
-    def of(bar: Bar, values: dict[str, float]) -> "Check":
-        value = values.get(bar.measure, math.nan)
-        return Check(bar.says, bar.measure, value, None if math.isnan(value) else bar.met(value))
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unweave.batch import Batch
 from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.roles.feeds import input_sites
@@ -18,7 +19,7 @@ from unweave.sites import HEAD_KINDS, Site
 Index = Int[Tensor, " batch"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Swap:
     """Prompts in which the tokens that heads attend to are other ones.
 
@@ -27,21 +28,28 @@ class Swap:
     """
 
     inputs: Inputs
-    swapped: Tensor
+    swapped: Bool[Tensor, "batch position"]
 
 
-def swap_attended(inputs: Inputs, tos: Iterable[Index]) -> Swap | None:
-    """Replaces the tokens that heads attend to, wherever they stand, by those of other prompts.
+def swap_tokens(inputs: Inputs, tos: Iterable[Index], also: Int[Tensor, "batch n"]) -> Swap | None:
+    """Replaces tokens that heads attend to, and some others, wherever they stand in a prompt.
 
-    A token is replaced by one that a head attends to in another prompt, and that this prompt does
+    A token is replaced by one that was to be replaced in another prompt, and that this prompt does
     not have: a name by another name. None where there is no such token.
+
+    Args:
+        tos: Where heads attend to, one index a prompt.
+        also: Further tokens to replace where a prompt has them; −1 is none.
     """
     tokens = inputs.tokens
     assert tokens is not None
-    attended = [sorted({int(tokens[b, to[b]]) for to in tos}) for b in range(len(tokens))]
-    pool = sorted({token for row in attended for token in row})
+    given = [
+        sorted({int(row[to[b]]) for to in tos} | (set(also[b].tolist()) & set(row.tolist())))
+        for b, row in enumerate(tokens)
+    ]
+    pool = sorted({token for row in given for token in row})
     new = tokens.clone()
-    for b, row in enumerate(attended):
+    for b, row in enumerate(given):
         here = set(tokens[b].tolist())
         # Begin elsewhere in each prompt, so that the new tokens differ between prompts.
         fresh = [t for t in pool[b % len(pool) :] + pool[: b % len(pool)] if t not in here]
@@ -51,40 +59,63 @@ def swap_attended(inputs: Inputs, tos: Iterable[Index]) -> Swap | None:
     return Swap(replace(inputs, tokens=new), changed) if bool(changed.any()) else None
 
 
-def follows(
+@dataclass(frozen=True)
+class Followed:
+    """What a head does once tokens are swapped, as shares of the prompts in which they were.
+
+    Args:
+        token: Its write favours the new token where it attends over the old, more than before.
+        answer: Its write favours the new token in the answer's place over the answer, likewise.
+        stays: It attends to the same position most.
+    """
+
+    token: float
+    answer: float
+    stays: float
+
+
+def follow(
     model: Model,
     head: Site,
     clean: Seen,
     swapped: Seen,
     swap: Swap,
-    before: Inputs,
+    batch: Batch,
     at: Index,
     to: Index,
-) -> tuple[float, float]:
-    """Whether a head's write follows the token that it attends to, when that is swapped.
+) -> Followed:
+    """Whether a head's write follows the tokens when they are swapped.
 
-    Returns:
-        The share of prompts in which, after the swap, its write favours the new token over the
-        old one more than before; and the share in which it attends to the same position most.
+    Args:
+        at: Where the head matters.
+        to: Where it attends from there.
     """
-    assert before.tokens is not None
-    assert swap.inputs.tokens is not None
+    before, after = batch.clean.tokens, swap.inputs.tokens
+    assert before is not None
+    assert after is not None
     rows = torch.arange(len(at), device=at.device)
-    old, new = (outputs_of(model, x[rows, to]) for x in (before.tokens, swap.inputs.tokens))
-    known = swap.swapped[rows, to] & (old >= 0) & (new >= 0)
-    if not bool(known.any()):
-        return float("nan"), float("nan")
     change = swapped.at[head.point] - clean.at[head.point]
-    write = node_write(model, head, change)[rows, at][known]
+    write = node_write(model, head, change)[rows, at]
 
-    def logit(outputs: Index) -> Float[Tensor, " n"]:
-        return unembed(model, write, outputs[known]).diagonal()
+    def favours(place: Index, known: Bool[Tensor, " batch"]) -> float:
+        old, new = (outputs_of(model, x[rows, place]) for x in (before, after))
+        known = known & swap.swapped[rows, place] & (old >= 0) & (new >= 0)
+        if not bool(known.any()):
+            return float("nan")
+        gain = [unembed(model, write[known], x[known]).diagonal() for x in (new, old)]
+        return float((gain[0] > gain[1]).float().mean())
 
-    favours = logit(new) - logit(old) > 0
-    pattern = swapped.patterns[head.at(None)][rows, at][known]
-    pattern[:, 0] = torch.where(to[known] == 0, pattern[:, 0], 0.0)
-    stays = pattern.argmax(-1) == to[known]
-    return float(favours.float().mean()), float(stays.float().mean())
+    answers = outputs_of(model, before) == batch.readout.answers[:, :1]
+    pattern = swapped.patterns[head.at(None)][rows, at].clone()
+    pattern[:, 0] = torch.where(to == 0, pattern[:, 0], 0.0)
+    anywhere = torch.ones_like(swap.swapped[:, 0])
+    there = swap.swapped[rows, to]
+    stays = (pattern.argmax(-1) == to)[there].float()
+    return Followed(
+        favours(to, anywhere),
+        favours(answers.long().argmax(-1), answers.any(-1)),
+        float(stays.mean()) if len(stays) else float("nan"),
+    )
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from unweave.graph import graph_of
 from unweave.roles import attention as attending
 from unweave.roles.feeds import Fed, completed, fed_by, needed_points
 from unweave.roles.interventions import (
+    Followed,
     Moved,
     attention_shift,
-    follows,
-    swap_attended,
+    follow,
+    swap_tokens,
     without_feeders,
 )
 from unweave.roles.measurements import Figure, Measurements, Shift
@@ -176,25 +177,24 @@ class _Measuring:
         shared = head.unit // (attention.heads // attention.kv_heads)
         return seen.at[Point("v", head.point.layer)][:, :, shared]
 
-    def _swaps(self, heads: Sequence[Site]) -> dict[Site, tuple[float, float]]:
-        swap = swap_attended(self.batch.clean, [self.to[h][1] for h in heads]) if heads else None
+    def _swaps(self, copying: Sequence[Site]) -> dict[Site, Followed]:
+        """All heads once the answers, distractors and tokens that are copied are other ones."""
+        batch = self.batch
+        tos = [self.to[head][1] for head in copying]
+        also = torch.cat((batch.readout.answers, batch.readout.distractors), 1)
+        if self.model.network.head.labels:  # classes, not tokens
+            also = torch.full_like(also, -1)
+        swap = swap_tokens(batch.clean, tos, also)
         if swap is None:
             return {}
-        whole = [head.at(None) for head in heads]
-        seen = observe(self.model, swap.inputs, whole, {head.point for head in heads})
+        whole = [head.at(None) for head in self.heads]
+        seen = observe(self.model, swap.inputs, whole, {head.point for head in self.heads})
         self.cost.add("swap", self.cost.tokens, self.cost.layers)
         return {
-            head: follows(
-                self.model,
-                head,
-                self.clean,
-                seen,
-                swap,
-                self.batch.clean,
-                self.at[head][1],
-                self.to[head][1],
+            head: follow(
+                self.model, head, self.clean, seen, swap, batch, self.at[head][1], self.to[head][1]
             )
-            for head in heads
+            for head in self.heads
         }
 
     def _affordable(self) -> int:
@@ -259,7 +259,7 @@ class _Measuring:
         }
 
     def _of_head(
-        self, head: Site, copies: tuple[float, float], swap: tuple[float, float] | None
+        self, head: Site, copies: tuple[float, float], swap: Followed | None
     ) -> dict[str, Any]:
         whole = head.at(None)
         attention = attending.attention_of(
@@ -268,7 +268,7 @@ class _Measuring:
         scores = attending.random_scores(self.random_seen.patterns[whole], self.random)
         own = {"attention": attention, "to": self.to[head][0], "random": scores}
         own |= {"copying": copies[0], "copying_random": copies[1]}
-        return own if swap is None else own | {"follows": swap[0], "stays": swap[1]}
+        return own | {"followed": swap}
 
     def _of_any(self, node: Site) -> dict[str, Any]:
         total = self.clean.at[node.point]

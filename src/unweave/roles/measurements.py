@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.roles.attention import Attention
-from unweave.roles.interventions import Moved
+from unweave.roles.interventions import Followed, Moved
 
 # What a role may require.
 VALUES = {
@@ -23,7 +23,8 @@ VALUES = {
     "by_token": "share of its output's variance that its own token explains",
     "copying": "rank of the attended token in its write, 1 the highest, −1 the lowest",
     "copying_random": "the same over random tokens",
-    "swap_follows": "share of prompts in which its write follows a swapped token",
+    "swap_token": "share of prompts in which its write follows the attended token when swapped",
+    "swap_answer": "share of prompts in which its write follows the answer when swapped",
     "swap_stays": "share of prompts in which it attends where it did after the swap",
     "reads_q": "largest share of a later head's query that comes from it",
     "reads_k": "largest share of a later head's key",
@@ -94,7 +95,7 @@ class Measurements:
         reads: Inputs of later nodes with the share of them that comes from this node.
         moved: By input, what its output loses without the named feeders' share of that input.
         fed_effect: What the metric loses when all of these are taken out of its inputs only.
-        follows, stays: After a swap of the attended token (`interventions.follows`).
+        followed: Whether its write follows the tokens when they are swapped.
         resampled: |m(M) − m(M with its output on the corrupted prompt)| over |effect|. Measured
             under zero ablation: under the others it says nothing that the effect does not.
         prompts: On how many prompts nodes were ablated one by one.
@@ -120,8 +121,7 @@ class Measurements:
     random: Mapping[str, float] = field(default_factory=dict)
     copying: float = math.nan
     copying_random: float = math.nan
-    follows: float = math.nan
-    stays: float = math.nan
+    followed: Followed | None = None
     resampled: float = math.nan
     shifts: Mapping[str, Shift] = field(default_factory=dict)
 
@@ -148,9 +148,13 @@ class Measurements:
             "by_token": self.by_token,
             "copying": self.copying,
             "copying_random": self.copying_random,
-            "swap_follows": self.follows,
-            "swap_stays": self.stays,
         }
+        if self.followed is not None:
+            found |= {
+                "swap_token": self.followed.token,
+                "swap_answer": self.followed.answer,
+                "swap_stays": self.followed.stays,
+            }
         for branch in ("q", "k", "v"):
             own = [share for name, share in self.reads.items() if name.endswith(f".{branch}")]
             found[f"reads_{branch}"] = max(map(abs, own), default=0.0)

@@ -71,10 +71,10 @@ class Cost:
 
     tokens: int
     layers: int
-    units: float = 0.0
+    units: int = 0
     by_part: dict[str, float] = field(default_factory=dict)
 
-    def add(self, part: str, tokens: float, layers: float) -> None:
+    def add(self, part: str, tokens: int, layers: int) -> None:
         self.units += tokens * layers
         one = self.tokens * self.layers
         self.by_part[part] = self.by_part.get(part, 0.0) + tokens * layers / one

@@ -147,6 +147,8 @@ def favoured(
     labels, best = model.network.head.labels, outputs[logits.argsort(descending=True)[:most]]
     if float(logits.abs().max()) == 0.0:
         return ()
+    if model.tokenizer is None and not labels:
+        return tuple(f"token {i}" for i in best.tolist())
     return tuple(labels[i] if labels else model.decode(i) for i in best.tolist())
 
 
