@@ -44,7 +44,7 @@ def plot(
     """
     from unweave.experiments.files import read_json
     from unweave.registry import nearest
-    from unweave.report.folder import read_run
+    from unweave.report.folder import read_shown
     from unweave.report.plots import FIGURES, SUFFIXES, Look, save
 
     if figure not in FIGURES:
@@ -52,6 +52,6 @@ def plot(
     if out.suffix.lower() not in SUFFIXES:
         raise UnweaveError(f"{out}: expected a file that ends in {', '.join(SUFFIXES)}")
     comparison = None if compare is None else read_json(compare / "compare.json", "a comparison")
-    found = read_run(run, comparison)
+    found = read_shown(run, comparison)
     save(found, figure, out, Look(width, position, round_, nodes, relevance))
     typer.echo(out)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unweave.experiments.files import plain
 from unweave.report.circuit_files import edge_parts
-from unweave.report.folder import Run
+from unweave.report.folder import ShownRun
 from unweave.report.layout import Places, context_index, places
 from unweave.report.prompts import patterns, prompts
 
@@ -44,7 +44,7 @@ class Room:
         return Room(*(int(share * part) for part in (self.pairs, self.prompts, self.patterns)))
 
 
-def page_data(run: Run, room: Room | None = None) -> dict[str, Any]:
+def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
     """What the page draws, as plain data without NaN or infinities.
 
     Args:
@@ -96,7 +96,7 @@ def _some(record: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: record.get(key) for key in keys}
 
 
-def _commands(run: Run) -> dict[str, str]:
+def _commands(run: ShownRun) -> dict[str, str]:
     """Commands that the page suggests, ready for a shell."""
     folder = str(run.folder)
     return {
@@ -109,7 +109,7 @@ def _commands(run: Run) -> dict[str, str]:
     }
 
 
-def effects(run: Run) -> tuple[dict[str, Any], int | None]:
+def effects(run: ShownRun) -> tuple[dict[str, Any], int | None]:
     """By node: how much faithfulness falls without it; and on how many prompts that was seen.
 
     circuit.json knows it with an interval; else the verdict or an evaluation measured it.
@@ -124,7 +124,7 @@ def effects(run: Run) -> tuple[dict[str, Any], int | None]:
     return dict(evaluated.get("effects") or {}), run.evaluation.get("prompts")
 
 
-def _nodes(run: Run, found: Places) -> dict[str, Any]:
+def _nodes(run: ShownRun, found: Places) -> dict[str, Any]:
     order = {p: i for i, p in enumerate(found.positions)}
     spread: dict[str, float] = {}
     scores = run.scores
@@ -166,7 +166,7 @@ def short(value: Any, digits: int = 7) -> float | None:
 
 
 def _pairs(
-    run: Run, index: Mapping[str, int], most: int
+    run: ShownRun, index: Mapping[str, int], most: int
 ) -> tuple[dict[str, dict[str, list[list[Any]]]], str]:
     """By measure, pairs of nodes: all among the first, of the others their strongest.
 
@@ -210,7 +210,7 @@ def strongest(matrix: Float[Tensor, "source target"], rows: Tensor, columns: Ten
     return kept & valid
 
 
-def _circuit_edges(run: Run, index: Mapping[str, int]) -> tuple[list[list[Any]], str]:
+def _circuit_edges(run: ShownRun, index: Mapping[str, int]) -> tuple[list[list[Any]], str]:
     """Edges of an edge circuit: source, target, q, k or v of the target, score, effect."""
     found, unknown = [], 0
     for edge in run.found.get("edges") or []:
@@ -223,7 +223,7 @@ def _circuit_edges(run: Run, index: Mapping[str, int]) -> tuple[list[list[Any]],
     return found, f"{unknown} edges whose ends are not nodes of this run" if unknown else ""
 
 
-def _rounds(run: Run, index: Mapping[str, int]) -> list[dict[str, Any]]:
+def _rounds(run: ShownRun, index: Mapping[str, int]) -> list[dict[str, Any]]:
     steps = []
     for step in run.rounds:
         values, signed = run.relevance(step)

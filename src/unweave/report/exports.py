@@ -14,13 +14,13 @@ from unweave.errors import UnweaveError
 from unweave.experiments.files import plain
 from unweave.report.circuit_files import Shape, to_eap_ig
 from unweave.report.data import effects
-from unweave.report.folder import Run
+from unweave.report.folder import ShownRun
 from unweave.report.layout import context_index
 from unweave.report.prompts import telling_query
 from unweave.sites import HEAD_KINDS, Site, parse
 
 
-def shape_of(run: Run) -> Shape:
+def shape_of(run: ShownRun) -> Shape:
     """Layers, heads and width of the run's model.
 
     Raises:
@@ -41,13 +41,13 @@ def shape_of(run: Run) -> Shape:
         ) from None
 
 
-def eap_ig(run: Run) -> str:
+def eap_ig(run: ShownRun) -> str:
     """The graph that EAP-IG and MIB read."""
     scores = {site: run.score(site) for site in run.ranking}
     return _dump(to_eap_ig(run.circuit, shape_of(run), scores, _pairs(run)))
 
 
-def _pairs(run: Run) -> dict[tuple[str, str], float]:
+def _pairs(run: ShownRun) -> dict[tuple[str, str], float]:
     if run.scores is None or not run.scores.pairs:
         return {}
     matrix = run.scores.pairs.get("signed", next(iter(run.scores.pairs.values())))
@@ -59,7 +59,7 @@ def _pairs(run: Run) -> dict[tuple[str, str], float]:
     }
 
 
-def neuronpedia(run: Run) -> str:
+def neuronpedia(run: ShownRun) -> str:
     """An attribution graph: circuit nodes and the metric, linked by relevance.
 
     A node stands at its position of the example prompt. The format has no node for all positions: a
@@ -116,7 +116,7 @@ def neuronpedia(run: Run) -> str:
     )
 
 
-def _where(run: Run, node: str, last: int) -> int:
+def _where(run: ShownRun, node: str, last: int) -> int:
     """The token of the example prompt that a node is drawn at."""
     site = parse(node)
     index = context_index(site.position, run.example)
@@ -152,7 +152,7 @@ def _feature_type(site: Site) -> str:
     return names.get(site.point.kind, "residual stream")
 
 
-def _metadata(run: Run, prompt: str, tokens: list[str]) -> dict[str, Any]:
+def _metadata(run: ShownRun, prompt: str, tokens: list[str]) -> dict[str, Any]:
     text = f"{run.about('task')}-{run.about('model')}-{run.about('method')}"
     info: dict[str, Any] = {"generator": {"name": "unweave", "version": __version__}}
     try:
@@ -170,7 +170,7 @@ def _metadata(run: Run, prompt: str, tokens: list[str]) -> dict[str, Any]:
     }
 
 
-def nodes_csv(run: Run) -> str:
+def nodes_csv(run: ShownRun) -> str:
     """One line a node, in the method's order."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -199,7 +199,7 @@ def _dump(record: Mapping[str, Any]) -> str:
     return json.dumps(plain(record), allow_nan=False) + "\n"
 
 
-FORMATS: dict[str, tuple[str, Callable[[Run], str]]] = {
+FORMATS: dict[str, tuple[str, Callable[[ShownRun], str]]] = {
     "eap-ig": ("eap-ig.json", eap_ig),
     "neuronpedia": ("neuronpedia.json", neuronpedia),
     "csv": ("nodes.csv", nodes_csv),

@@ -1,48 +1,24 @@
-"""Everything that a run folder holds, read for showing: missing parts stay empty."""
+"""A run as the report shows it: what its folder holds, and what is derived from that."""
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
-
-from unweave.circuits import Circuit, Scores
-from unweave.errors import UnweaveError
 from unweave.experiments.files import read_json
-from unweave.report.circuit_files import read_circuit
-
-SCHEMA_VERSIONS = (1, 2)
-Json = Mapping[str, Any]
-Patterns = Mapping[str, Float[Tensor, "prompt query key"]]
+from unweave.experiments.run_folder import Json, Run, read_run
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """A run of `unweave discover`, and what was found out about it since.
+class ShownRun(Run):
+    """A finished run, maybe beside other methods.
 
     Args:
-        record: run.json: command, versions, prompts, rounds, verdict, ….
-        found: circuit.json, with what it says about each node and edge.
-        scores: Of every node; None when the folder holds none.
-        evaluation: evaluation.json; empty when the run was not evaluated.
         comparison: compare.json of other methods on the same task and model; mostly empty.
-        patterns: By head, its attention on the first held-out prompts.
     """
 
-    folder: Path
-    record: Json
-    circuit: Circuit
-    found: Json = field(default_factory=dict)
-    scores: Scores | None = None
-    evaluation: Json = field(default_factory=dict)
     comparison: Json = field(default_factory=dict)
-    patterns: Patterns = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -110,7 +86,7 @@ class Run:
         return [p for p in chosen if isinstance(p, Mapping)]
 
 
-def read_run(folder: Path, comparison: Json | None = None) -> Run:
+def read_shown(folder: Path, comparison: Json | None = None) -> ShownRun:
     """Reads a run folder.
 
     Args:
@@ -118,39 +94,17 @@ def read_run(folder: Path, comparison: Json | None = None) -> Run:
             folder's own compare.json unless given.
 
     Raises:
-        UnweaveError: When it is no run folder, or a file of it is broken or of another version.
+        UnweaveError: When it is not a run folder, or a file of it is broken or of another version.
     """
-    if not folder.is_dir():
-        raise UnweaveError(f"no run folder {folder}: make one with unweave discover TASK")
-    circuit = read_circuit(folder / "circuit.json")
-    record = _optional(folder / "run.json")
-    version = record.get("schema_version", SCHEMA_VERSIONS[-1])
-    if version not in SCHEMA_VERSIONS:
-        raise UnweaveError(
-            f"{folder / 'run.json'} has schema_version {version!r}, this unweave reads "
-            f"{' and '.join(map(str, SCHEMA_VERSIONS))}: use the version of unweave that wrote it, "
-            "or discover again"
-        )
-    run = Run(
-        folder,
-        _renamed(record),
-        circuit,
-        read_json(folder / "circuit.json", "circuit.json"),
-        _scores(folder / "scores.safetensors"),
-        _optional(folder / "evaluation.json"),
-        patterns=_patterns(folder / "patterns.safetensors"),
-    )
-    found = _optional(folder / "compare.json") if comparison is None else comparison
-    return run if not found else _with_comparison(run, found)
+    found = read_run(folder)
+    run = ShownRun(**{one.name: getattr(found, one.name) for one in fields(found)})
+    if comparison is None:
+        own = folder / "compare.json"
+        comparison = read_json(own, "compare.json as unweave writes it") if own.exists() else {}
+    return run if not comparison else _with_comparison(run, comparison)
 
 
-def _renamed(record: Json) -> Json:
-    """A record of version 1 with the names of version 2."""
-    names = {"plan": "specification", "iterations": "rounds"}
-    return {names.get(key, key): value for key, value in record.items()}
-
-
-def _with_comparison(run: Run, found: Json) -> Run:
+def _with_comparison(run: ShownRun, found: Json) -> ShownRun:
     def same(line: Any) -> bool:
         return isinstance(line, Mapping) and line.get("task") == run.about("task")
 
@@ -163,32 +117,3 @@ def _with_comparison(run: Run, found: Json) -> Run:
     }
     mine = {"figures": figures, "summary": [r for r in found.get("summary", []) if same(r)]}
     return replace(run, comparison=mine)
-
-
-def _optional(path: Path) -> Json:
-    return read_json(path, f"{path.name} as unweave writes it") if path.exists() else {}
-
-
-def _scores(path: Path) -> Scores | None:
-    if not path.exists():
-        return None
-    try:
-        return Scores.load(path)
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
-        raise UnweaveError(
-            f"{path} cannot be read ({error}): run unweave discover again, or delete the file to "
-            "do without scores"
-        ) from error
-
-
-def _patterns(path: Path) -> Patterns:
-    if not path.exists():
-        return {}
-    try:
-        found = load_file(path)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UnweaveError(
-            f"{path} cannot be read ({error}): delete it to do without attention patterns"
-        ) from error
-    stacked = {name: value[None] if value.ndim == 2 else value for name, value in found.items()}
-    return {name: value.to(torch.float32) for name, value in stacked.items() if value.ndim == 3}

@@ -23,7 +23,7 @@ from unweave import __version__
 from unweave.errors import UnweaveError
 from unweave.experiments.files import read_json
 from unweave.report.data import Room, page_data
-from unweave.report.folder import Run, read_run
+from unweave.report.folder import ShownRun, read_shown
 
 SCRIPTS = (
     "base.js",
@@ -85,7 +85,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """
     compared = [folder for folder in folders if is_comparison(folder)]
     comparison = read_json(compared[-1] / "compare.json", "compare.json") if compared else None
-    runs = [read_run(folder, comparison) for folder in folders if folder not in compared]
+    runs = [read_shown(folder, comparison) for folder in folders if folder not in compared]
     if not runs:
         raise UnweaveError("no run to show: name a folder that unweave discover wrote")
     if out is None:
@@ -110,7 +110,7 @@ def is_comparison(folder: Path) -> bool:
     return (folder / "compare.json").exists() and not (folder / "circuit.json").exists()
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[ShownRun]) -> str:
     """The page as text, with as much of the data as `LIMIT` allows."""
     text = ""
     for share in _SHARES:
@@ -120,7 +120,7 @@ def page(runs: Sequence[Run]) -> str:
     return text
 
 
-def _page(runs: Sequence[Run], room: Room) -> str:
+def _page(runs: Sequence[ShownRun], room: Room) -> str:
     one = len(runs) == 1
     # Beside other runs, a circuit shows neither untested relevance nor attention.
     data = [page_data(run, room if one else Room(0, 0, 0)) for run in runs]
@@ -190,7 +190,7 @@ def _json(record: Mapping[str, Any]) -> str:
     return text
 
 
-def _subtitle(runs: Sequence[Run]) -> str:
+def _subtitle(runs: Sequence[ShownRun]) -> str:
     if len(runs) > 1:
         return f"{len(runs)} runs side by side"
     run = runs[0]
@@ -198,7 +198,7 @@ def _subtitle(runs: Sequence[Run]) -> str:
     return f"circuit found by {run.about('method')}" + (f", {created}" if created else "")
 
 
-def _facts(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(run: ShownRun, found: Mapping[str, Any]) -> dict[str, Any]:
     """What the page says without its script."""
     record = run.record
     versions = _flat(record.get("versions") or {})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unweave.errors import UnweaveError
 from unweave.report.circuit_files import edge_ends
 from unweave.report.data import effects, short
-from unweave.report.folder import Run
+from unweave.report.folder import ShownRun
 from unweave.report.layout import Place, Places, column_names, head_grid, places
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Look:
     relevance: bool = False
 
 
-def save(run: Run, figure: str, path: Path, look: Look | None = None) -> None:
+def save(run: ShownRun, figure: str, path: Path, look: Look | None = None) -> None:
     """Draws one of `FIGURES` into a file.
 
     Raises:
@@ -85,11 +85,11 @@ def save(run: Run, figure: str, path: Path, look: Look | None = None) -> None:
             raise UnweaveError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def _missing(run: Run, what: str) -> UnweaveError:
+def _missing(run: ShownRun, what: str) -> UnweaveError:
     return UnweaveError(f"{run.folder} holds no {what}: run unweave evaluate {run.folder} first")
 
 
-def _faithfulness(run: Run, axes: "Axes", look: Look) -> None:
+def _faithfulness(run: ShownRun, axes: "Axes", look: Look) -> None:
     evaluation, drawn = run.evaluation, False
     curve = (evaluation.get("curves") or {}).get(evaluation.get("ablation"))
     count = evaluation.get("prompts") if curve else (run.record.get("curve") or {}).get("prompts")
@@ -150,7 +150,7 @@ def _points(x: Sequence[Any], y: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     return [a for a, _ in kept], [b for _, b in kept]
 
 
-def _roc(run: Run, axes: "Axes", look: Look) -> None:
+def _roc(run: ShownRun, axes: "Axes", look: Look) -> None:
     found = {n: r for n, r in (run.evaluation.get("roc") or {}).items() if r.get("points")}
     if not found:
         raise UnweaveError(
@@ -166,7 +166,7 @@ def _roc(run: Run, axes: "Axes", look: Look) -> None:
     axes.legend(loc="lower right")
 
 
-def _chance(run: Run, axes: "Axes", look: Look) -> None:
+def _chance(run: ShownRun, axes: "Axes", look: Look) -> None:
     chance = run.evaluation.get("chance")
     if not chance:
         raise _missing(run, "test against random circuits")
@@ -183,7 +183,7 @@ def _chance(run: Run, axes: "Axes", look: Look) -> None:
     axes.legend(loc="lower left")
 
 
-def _heatmap(run: Run, axes: "Axes", look: Look) -> None:
+def _heatmap(run: ShownRun, axes: "Axes", look: Look) -> None:
     found = places(run.ranking, run.example)
     steps = run.rounds
     if steps and look.round > len(steps):
@@ -211,13 +211,13 @@ def _heatmap(run: Run, axes: "Axes", look: Look) -> None:
     axes.figure.colorbar(image, ax=axes, label=_scale(run, signed), shrink=0.8)
 
 
-def _scale(run: Run, signed: bool) -> str:
+def _scale(run: ShownRun, signed: bool) -> str:
     """What the colours of a heatmap measure."""
     metric = (run.record.get("metric") or {}).get("name") or "metric"
     return f"score ({_short(metric)})" if signed else "relevance (magnitude)"
 
 
-def _circuit(run: Run, axes: "Axes", look: Look) -> None:
+def _circuit(run: ShownRun, axes: "Axes", look: Look) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     chosen = list(run.ranking[: look.nodes or run.circuit.size])
@@ -265,7 +265,7 @@ def _colour(value: float) -> str:
     return NEGATIVE if value < 0 else POSITIVE
 
 
-def _edges(run: Run, spots: Mapping[str, Any]) -> list[tuple[str, str, float, float]]:
+def _edges(run: ShownRun, spots: Mapping[str, Any]) -> list[tuple[str, str, float, float]]:
     """Edges of an edge circuit between drawn nodes: source, target, effect or score, strength."""
     found = []
     for edge in run.found.get("edges") or []:
@@ -287,7 +287,7 @@ def _spot(place: Place, found: Places) -> tuple[float, float]:
     return found.positions.index(place.position) + 0.8 * inner, y
 
 
-def _strongest(run: Run, spots: Mapping[str, Any], most: int) -> list[tuple[str, str, float]]:
+def _strongest(run: ShownRun, spots: Mapping[str, Any], most: int) -> list[tuple[str, str, float]]:
     """The strongest pairs by share, which has no sign: source, target, strength."""
     if run.scores is None or not run.scores.pairs:
         return []
@@ -305,7 +305,7 @@ def _strongest(run: Run, spots: Mapping[str, Any], most: int) -> list[tuple[str,
     return [(s, t, value / top) for s, t, value in reversed(pairs[:most])]
 
 
-FIGURES: Mapping[str, tuple[Callable[[Run, "Axes", Look], None], float]] = {
+FIGURES: Mapping[str, tuple[Callable[[ShownRun, "Axes", Look], None], float]] = {
     "roc": (_roc, 1.0),
     "faithfulness": (_faithfulness, 0.7),
     "chance": (_chance, 0.7),

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.report.folder import Json, Run
+from unweave.report.folder import Json, ShownRun
 
 KEYS = ("clean", "corrupted", "answers", "distractors", "tokens", "positions", "words", "effects")
 METRICS = ("model", "circuit", "ablated")
 
 
-def prompts(run: Run, split: str, room: int) -> tuple[dict[str, Any], str]:
+def prompts(run: ShownRun, split: str, room: int) -> tuple[dict[str, Any], str]:
     """The metrics of every prompt, and the texts that fit into `room` bytes.
 
     Texts are kept where the circuit is farthest from the model, and always of the first prompt,
@@ -60,7 +60,7 @@ def _gap(metric: Mapping[str, float]) -> float:
     return abs(metric["model"] - metric["circuit"]) if {"model", "circuit"} <= set(metric) else 0.0
 
 
-def _scores(run: Run) -> list[list[float]]:
+def _scores(run: ShownRun) -> list[list[float]]:
     """For each scored discovery prompt, the scores of the circuit's nodes."""
     scores = run.scores
     if scores is None or scores.examples.ndim != 2:
@@ -73,7 +73,7 @@ def _scores(run: Run) -> list[list[float]]:
     return [[float(f"{value:.7g}") for value in column] for column in columns]
 
 
-def patterns(run: Run, room: int) -> tuple[dict[str, Any], str]:
+def patterns(run: ShownRun, room: int) -> tuple[dict[str, Any], str]:
     """Attention as one byte an entry: of each prompt the first nodes' heads, while they fit.
 
     Returns:
