@@ -27,6 +27,11 @@ BERT = {
 }
 
 
+needs_safe_torch = pytest.mark.skipif(
+    torch.__version__ < "2.6", reason="torch 2.5 does not read pickles safely (CVE-2025-32434)"
+)
+
+
 def edit_config(folder: Path, **fields: Any) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
@@ -155,6 +160,7 @@ def test_minilm_equals_transformers() -> None:
     assert model.family == "encoder"
 
 
+@needs_safe_torch
 def test_transformer_lens_folder(tmp_path: Path, unreachable: None) -> None:
     model = load(lens_folder(tmp_path))
     assert_close(model.logits(TOKENS)[0], forward(LENS, lens_state(), TOKENS[0]))
@@ -203,6 +209,7 @@ def test_decoder_without_its_head_is_damage(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@needs_safe_torch
 @pytest.mark.parametrize("shards", [1, 2])
 def test_bin_weights(folder: Path, shards: int) -> None:
     state = load_file(folder / "model.safetensors")
