@@ -27,11 +27,6 @@ BERT = {
 }
 
 
-needs_safe_torch = pytest.mark.skipif(
-    torch.__version__ < "2.6", reason="torch 2.5 does not read pickles safely (CVE-2025-32434)"
-)
-
-
 def edit_config(folder: Path, **fields: Any) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
@@ -160,7 +155,6 @@ def test_minilm_equals_transformers() -> None:
     assert model.family == "encoder"
 
 
-@needs_safe_torch
 def test_transformer_lens_folder(tmp_path: Path, unreachable: None) -> None:
     model = load(lens_folder(tmp_path))
     assert_close(model.logits(TOKENS)[0], forward(LENS, lens_state(), TOKENS[0]))
@@ -209,7 +203,6 @@ def test_decoder_without_its_head_is_damage(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-@needs_safe_torch
 @pytest.mark.parametrize("shards", [1, 2])
 def test_bin_weights(folder: Path, shards: int) -> None:
     state = load_file(folder / "model.safetensors")
@@ -227,16 +220,6 @@ def test_bin_weights(folder: Path, shards: int) -> None:
         expected = build(GPT2)(TOKENS).logits
     assert_close(load(folder).logits(TOKENS), expected)
     assert torch.equal(oracle(folder)(TOKENS).logits, build(GPT2)(TOKENS).logits)
-
-
-def test_bin_weights_want_a_torch_that_reads_them_safely(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
-    with pytest.raises(UnweaveError, match=r"install torch 2\.6 or newer"):
-        load(folder)
 
 
 @pytest.mark.parametrize("kernel", ["flash_attention_2", "flex_attention", "foo"])
