@@ -51,7 +51,7 @@ def metric_of(index: int) -> dict[str, float]:
 
 
 def node_facts(index: int) -> dict[str, Any]:
-    """What circuit.json says about a node beside its score. Effects are not in the order of nodes."""
+    """What circuit.json says about a node; effects come in another order than nodes."""
     effect = 0.9 * math.sin(1 + 2 * index)
     return {
         "effect": effect,
@@ -216,7 +216,7 @@ def write_run(
             "high": [f + 0.05 for f in curve],
             "prompts": 16,
         },
-        "summary": {"cmd": 0.061, "cpr": 0.94, "k80": 10, "k95": 18},
+        "summary": areas({"sizes": sizes, "faithfulness": curve}, len(sites)),
         "nodes_total": len(sites),
         "shape": {"layers": layers, "heads": heads, "d_model": 64 * heads, "parallel": False},
         "seconds": {"scores": 1.5, "circuit": 4.0, TEXTS[0] if hostile else "evaluation": 0.5},
@@ -235,6 +235,28 @@ def write_run(
     if evaluated:
         write_json(folder / "evaluation.json", evaluation(len(sites), chosen, hostile))
     return folder
+
+
+def areas(curve: dict[str, Any], nodes: int) -> dict[str, Any]:
+    """CMD, CPR and the first crossings of a curve."""
+    x = torch.tensor(curve["sizes"], dtype=torch.double) / nodes
+    y = torch.tensor(curve["faithfulness"], dtype=torch.double)
+    first = {
+        f"k{level}": next(
+            (
+                s
+                for s, f in zip(curve["sizes"], curve["faithfulness"], strict=True)
+                if f >= level / 100
+            ),
+            None,
+        )
+        for level in (80, 95)
+    }
+    return {
+        "cmd": float(torch.trapezoid((1 - y).abs(), x)),
+        "cpr": float(torch.trapezoid(y, x)),
+        **first,
+    }
 
 
 def edge_list(chosen: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -258,7 +280,7 @@ def evaluation(nodes: int, chosen: tuple[str, ...], hostile: bool = False) -> di
     ]
     grid = [0, 2, 8, 30, nodes]
     curve = {"sizes": grid, "faithfulness": [0, 0.5, 0.9, 1.02, 1], "nodes": nodes}
-    curve |= {"cmd": 0.05, "cpr": 0.95, "k80": 8, "k95": 30}
+    zero = {**curve, "faithfulness": [0, 0.3, 0.7, 1.1, 1]}
     value = {"metric": 3.0, "empty": 0.1, "full": 3.2, "value": 2.9 / 3.1}
     name = HOSTILE if hostile else "published"
     points = [[90 + i, 0.1 - i / 100, 0.8 - i / 20] for i in range(10)]
@@ -269,7 +291,7 @@ def evaluation(nodes: int, chosen: tuple[str, ...], hostile: bool = False) -> di
         "prompts": 16,
         "faithfulness": {"mean": value, "zero": value | {"metric": -0.02, "value": -0.12 / 3.1}},
         "ablation": "mean",
-        "curves": {"mean": curve, "zero": {**curve, "faithfulness": [0, 0.3, 0.7, 1.1, 1]}},
+        "curves": {name: c | areas(c, nodes) for name, c in (("mean", curve), ("zero", zero))},
         "known": {name: 0.87},
         "roc": {
             name: {"auc": 0.91, "sweep_auc": 0.85, "points": points, "known": 26, "nodes": 144}
@@ -288,7 +310,7 @@ def evaluation(nodes: int, chosen: tuple[str, ...], hostile: bool = False) -> di
         },
         "completeness": {
             "mean_gap": 0.28,
-            "worst_gap": 0.5,
+            "worst_gap": 0.28,
             "knockouts": [{"removed": [*chosen[:2]], "circuit": 0.2, "model": 0.48}],
         },
         "minimality": {

@@ -158,8 +158,8 @@ def _nodes(run: Run, found: Places) -> dict[str, Any]:
 _PLACED = ("site", "kind", "row", "unit", "position", "score", "spread")
 
 
-def short(value: Any, digits: int = 4) -> float | None:
-    """A number with a few digits; None for what is not a number."""
+def short(value: Any, digits: int = 7) -> float | None:
+    """A number with a few digits, more than the page shows; None for what is not a number."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")
@@ -241,7 +241,7 @@ def _rounds(run: Run, index: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def _by_index(values: Mapping[str, Any], index: Mapping[str, int]) -> list[float | None]:
-    return [short(values.get(site), 3) for site in index]
+    return [short(values.get(site)) for site in index]
 
 
 def _evaluation(record: Mapping[str, Any]) -> dict[str, Any]:

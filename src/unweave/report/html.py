@@ -112,6 +112,7 @@ def is_comparison(folder: Path) -> bool:
 
 def page(runs: Sequence[Run]) -> str:
     """The page as text, with as much of the data as `LIMIT` allows."""
+    text = ""
     for share in _SHARES:
         text = _page(runs, Room().scaled(share))
         if len(text.encode("utf-8", errors="replace")) < LIMIT:

@@ -270,7 +270,8 @@ def _edges(run: Run, spots: Mapping[str, Any]) -> list[tuple[str, str, float, fl
     found = []
     for edge in run.found.get("edges") or []:
         source, target = edge_ends(str(edge.get("edge", "")))
-        value = short(edge.get("effect")) or short(edge.get("score")) or 0.0
+        effect = short(edge.get("effect"))
+        value = (short(edge.get("score")) if effect is None else effect) or 0.0
         if source in spots and target in spots:
             found.append((source, target, value))
     top = max((abs(value) for _, _, value in found), default=0.0) or 1.0

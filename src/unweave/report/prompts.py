@@ -70,7 +70,7 @@ def _scores(run: Run) -> list[list[float]]:
     if not nodes or not set(nodes) <= set(rows):
         return []
     columns = scores.examples[[rows[node] for node in nodes]].T.tolist()
-    return [[float(f"{value:.4g}") for value in column] for column in columns]
+    return [[float(f"{value:.7g}") for value in column] for column in columns]
 
 
 def patterns(run: Run, room: int) -> tuple[dict[str, Any], str]:
