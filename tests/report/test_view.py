@@ -15,7 +15,9 @@ from unweave.experiments.files import read_json, write_json
 from unweave.report.html import LIMIT, write_report
 
 pytestmark = needs_browser
-NO_CLIPBOARD = "navigator.clipboard.write = navigator.clipboard.writeText = () => Promise.reject()"
+NO_CLIPBOARD = """() => {
+    navigator.clipboard.write = navigator.clipboard.writeText = () => Promise.reject();
+}"""
 BEFORE = "keys => keys.map(key => getComputedStyle(key, '::before').backgroundColor)"
 
 
@@ -108,7 +110,7 @@ def test_a_view_travels_in_the_address(browser: Any, run: Path, report: Path) ->
     page.locator("#measure").select_option("ratio")
     page.locator("#count").fill("2")
     page.locator("nav a", has_text="Prompts").click()  # a section does not lose the view
-    page.locator("#prompts-list th button").nth(1).click()
+    page.locator("#prompts-list th[scope=row] button").nth(1).click()
     chosen = page.locator("#prompts-list tr.chosen").get_attribute("data-index")
     again = open_page(browser, report, view=page.evaluate("location.hash"))
     assert again.locator("#node h3").inner_text() == nodes[3]
@@ -159,9 +161,7 @@ def test_roles_are_columns_and_labels(browser: Any, run: Path, report: Path) -> 
 def test_the_graph_is_copied_or_saved(browser: Any, report: Path, form: str, magic: bytes) -> None:
     page = open_page(browser, report)
     # A page from disk may not use the clipboard here: it saves a file instead.
-    page.evaluate(
-        "navigator.clipboard.write = navigator.clipboard.writeText = () => Promise.reject()"
-    )
+    page.evaluate(NO_CLIPBOARD)
     with page.expect_download() as download:
         page.locator("#picture-buttons button", has_text=f"Copy {form}").click()
     content = download.value.path().read_bytes()
@@ -225,9 +225,7 @@ def test_twenty_lines_have_twenty_colours(browser: Any, tmp_path: Path) -> None:
     write_json(tmp_path / "compared" / "compare.json", record)
     page = open_page(browser, write_report([folder, tmp_path / "compared"]))
     keys = page.locator("#faithfulness-plot .legend button")
-    colours = keys.evaluate_all(
-        "bs => bs.map(b => getComputedStyle(b, '::before').backgroundColor)"
-    )
+    colours = keys.evaluate_all(BEFORE)
     assert len(set(colours)) == len(colours) >= 20
     drawn = page.evaluate(
         "document.querySelector('#faithfulness-plot .plot').data"
