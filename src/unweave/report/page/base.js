@@ -63,7 +63,7 @@ function flat(value) {
 
 /** What a panel says when there is nothing to draw. */
 function empty(host, text, command) {
-  host.replaceChildren(el("p", {class: "empty"}, text, command ? [" ", el("code", {}, command)] : null));
+  host.replaceChildren(el("p", {class: "empty"}, text, command ? [" ", el("code", {}, show(command, 600))] : null));
 }
 
 /** A table behind a summary: the same figures for screen readers, copying and print. */
