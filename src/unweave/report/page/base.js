@@ -32,7 +32,7 @@ const asMap = (x) => (x && typeof x === "object" && !Array.isArray(x) ? x : {});
 /** A number in few digits; a dash for what is no number. */
 function num(x, digits = 3) {
   if (!isNumber(x)) return "–";
-  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5)) return x.toExponential(1).replace("-", "−");
+  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5)) return x.toExponential(1).replaceAll("-", "−");
   return String(Number(x.toPrecision(digits))).replace("-", "−");
 }
 const signed = (x, digits = 3) => (isNumber(x) && x > 0 ? "+" : "") + num(x, digits);
