@@ -7,6 +7,8 @@ All heads of the model against a logit difference and all pairs, 32 prompts × 3
 """
 
 import argparse
+import ctypes
+import gc
 import re
 import time
 from pathlib import Path
@@ -35,6 +37,8 @@ def sweep(model: Model, tokens: torch.Tensor, readout: Readout, rules: str, memo
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
     else:
+        gc.collect()
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed before is not this sweep's
         Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to what is used now
         before = status("VmRSS")
     began = time.perf_counter()

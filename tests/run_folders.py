@@ -1,4 +1,7 @@
-"""Run folders as `unweave discover` and `unweave evaluate` write them, without a model."""
+"""Run folders as `unweave discover` and `unweave evaluate` write them, without a model.
+
+Schema version 2. `checked=False` leaves out what only a run with a verdict has.
+"""
 
 import json
 import math
@@ -36,6 +39,54 @@ def prompt(words: list[str], positions: dict[str, int]) -> dict[str, Any]:
     }
 
 
+ROLES = ("name mover", "S-inhibition", "induction", "")
+GROUPS = ("core", "supporting", "interchangeable")
+
+
+def metric_of(index: int) -> dict[str, float]:
+    """Of one prompt; the circuit is wrong on every fifth."""
+    model = 3.2 + math.sin(index)
+    circuit = -0.4 if index % 5 == 3 else model - 0.3 * math.cos(3 * index)
+    return {"model": model, "circuit": circuit, "ablated": 0.1 + 0.01 * index}
+
+
+def node_facts(index: int) -> dict[str, Any]:
+    """What circuit.json says about a node; effects come in another order than nodes."""
+    effect = 0.9 * math.sin(1 + 2 * index)
+    return {
+        "effect": effect,
+        "interval": [effect - 0.1, effect + 0.1],
+        "group": GROUPS[index % 3],
+        "frequency": 1 - index / 40,
+        "swaps": ["a1.h1"] if index % 3 == 2 else [],
+        "roles": [role] if (role := ROLES[index % 4]) else [],
+        "sentence": f"Node {index} attends from `to` to the receiver.",
+    }
+
+
+def verdict(chosen: tuple[str, ...], total: int) -> dict[str, Any]:
+    def at(value: float, interval: list[float]) -> dict[str, Any]:
+        ends = {"empty": 0.1, "full": 3.2}
+        metric = 0.1 + value * 3.1
+        return {"value": value, "interval": interval, "metric": metric, "prompts": 23, **ends}
+
+    knockouts = [
+        {"removed": list(chosen[:k]), "circuit": 0.9 - 0.2 * k, "model": 0.9 - 0.1 * k}
+        for k in (1, 2, 4)
+    ]
+    return {
+        "sentence": f"{len(chosen)} nodes reproduce the behaviour on new prompts within 3%.",
+        "faithfulness": {
+            "mean": at(0.97, [0.93, 1.01]),
+            "counterfactual": at(0.85, [0.8, 0.9]),
+            "zero": at(-0.04, [-0.2, 0.1]),
+        },
+        "random": [{"size": 20, "fraction": 20 / total, "faithfulness": [0.1, -0.2, 0.4]}],
+        "completeness": {"mean_gap": 0.7 / 3, "worst_gap": 0.4, "knockouts": knockouts},
+        "minimality": {"effects": {}, "idle": list(chosen[2:4])},
+    }
+
+
 def write_run(
     folder: Path,
     layers: int = 12,
@@ -47,6 +98,9 @@ def write_run(
     hostile: bool = False,
     seed: int = 0,
     method: str = "cdt",
+    checked: bool = True,
+    edges: bool = False,
+    held_out: int = 23,
 ) -> Path:
     """Writes a run with made-up numbers."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,24 +116,23 @@ def write_run(
     examples = values[:, None] + 0.1 * torch.randn(len(sites), 5, generator=generator)
     at = torch.tensor([depth[s.partition("@")[0]] for s in sites])
     later = at[:, None] < at
-    pairs = {
-        name: torch.randn(len(sites), len(sites), generator=generator) ** 3 * later
-        for name in ("ratio", "share", "signed")
-    }
+    signed = torch.randn(len(sites), len(sites), generator=generator) ** 3 * later
+    share = signed.abs() / (1 + signed.abs())
+    pairs = {"ratio": signed.abs(), "share": share, "signed": signed}
     scores = Scores(tuple(sites), values, examples, tuple(sites), pairs, {"method": method})
     scores.save(folder / "scores.safetensors")
     words = [*WORDS[:3], *TEXTS, *WORDS[3:]] if hostile else WORDS
     named = {p: (3 * i + 1) % len(words) for i, p in enumerate(positions or ("IO", "S2", "end"))}
     heads_only = [n for n in names if n[0] == "a"][: 4 * heads]
     length = len(words)
-    patterns = torch.rand(len(heads_only), length, length, generator=generator).mul(8).exp().tril()
-    save_file(
-        {
-            n: (p / p.sum(-1, keepdim=True)).clone()
-            for n, p in zip(heads_only, patterns, strict=True)
-        },
-        folder / "patterns.safetensors",
-    )
+    shape = (len(heads_only), 2, length, length)
+    patterns = torch.rand(shape, generator=generator).mul(8).exp().tril()
+    patterns /= patterns.sum(-1, keepdim=True)
+    # Of two prompts, or of the first only, as version 1 had it.
+    kept = {
+        n: p.clone() if checked else p[0].clone() for n, p in zip(heads_only, patterns, strict=True)
+    }
+    save_file(kept, folder / "patterns.safetensors")
     chosen = tuple(scores.ranking()[:size])
     model, task = (HOSTILE, TEXTS[1]) if hostile else ("gpt2", "ioi")
     faithfulness = math.nan if hostile else 0.97
@@ -93,12 +146,19 @@ def write_run(
         model,
         method,
     )
-    write_json(folder / "circuit.json", circuit.to_json())
-    relevance = dict(zip(sites, values.tolist(), strict=True))
+    about = circuit.to_json() | {"schema_version": 2, "score": "decomposition"}
+    about |= {"search": "algorithm1", "prompts": held_out, "interval": [0.93, 1.01]}
+    if checked and not hostile:
+        about["nodes"] = [n | node_facts(i) for i, n in enumerate(about["nodes"])]
+    if edges:
+        about["edges"] = edge_list(chosen)
+    write_json(folder / "circuit.json", about)
+    # As the search records it: magnitudes.
+    relevance = dict(zip(sites, values.abs().tolist(), strict=True))
     sizes = sorted({0, 1, 4, max(size, 1), 30, 60, len(sites)})
     curve = [math.nan if hostile else 1 - math.exp(-s / 6) for s in sizes]
     record = {
-        "schema_version": 1,
+        "schema_version": 2,
         "command": f"unweave discover {TEXTS[0] if hostile else 'ioi'} --out {folder.name}",
         "created": "2026-01-02T03:04:05+00:00",
         "versions": {"unweave": "0.1.0", "torch": "2.13", "transformers": "5", "python": "3.11"},
@@ -106,11 +166,25 @@ def write_run(
         "task": task,
         "method": method,
         "seed": seed,
-        "options": {"rules": "removal", "text": TEXTS[0], "nested": {"a": [1, None]}},
+        "specification": {"task": task, "model": model},
+        "ablation": "mean",
+        "options": {
+            "rules": "removal",
+            "text": TEXTS[0],
+            "nested": {"a": [1, None]},
+            "evaluate": None,
+            "options": {},
+            "pairs": True,
+        },
         "accuracy": {"metric": 3.2, "correct": 0.98},
         "metric": {"name": "logit difference", "formula": "l", "full": 3.2, "empty": 0.1},
         "prompts": {
-            split: [prompt(words, named) for _ in range(8)] for split in ("discover", "evaluate")
+            "discover": [prompt(words, named) for _ in range(8)],
+            "check": [prompt(words, named) for _ in range(2)],
+            "evaluate": [
+                prompt(words, named) | ({"metric": metric_of(i)} if checked else {})
+                for i in range(held_out)
+            ],
         },
         "words": {
             "text": "".join(words),
@@ -122,7 +196,7 @@ def write_run(
                 for i, w in enumerate(words)
             ],
         },
-        "iterations": [
+        "rounds": [
             {
                 "targets": ["logits"] if not i else list(chosen[:4]),
                 "relevance": relevance,
@@ -135,21 +209,69 @@ def write_run(
             for i in range(2)
         ],
         "elimination": [{"size": s, "loss": 1 / s, "removed": []} for s in (40, 20, 10, 5)],
-        "curve": {"sizes": sizes, "faithfulness": curve},
+        "curve": {
+            "sizes": sizes,
+            "faithfulness": curve,
+            "low": [f - 0.05 for f in curve],
+            "high": [f + 0.05 for f in curve],
+            "prompts": 16,
+        },
+        "summary": areas({"sizes": sizes, "faithfulness": curve}, len(sites)),
         "nodes_total": len(sites),
         "shape": {"layers": layers, "heads": heads, "d_model": 64 * heads, "parallel": False},
         "seconds": {"scores": 1.5, "circuit": 4.0, TEXTS[0] if hostile else "evaluation": 0.5},
     }
+    if checked and not hostile:
+        record["verdict"] = verdict(chosen, len(sites))
+        record["forwards"] = {"scores": 51, "circuit": 320}
+        record["overshoot"] = [{"site": sites[-1], "effect": -0.2}]
+        record["paths"] = [
+            {"path": ["Mary@IO", f"{chosen[0].partition('@')[0]}<v>", "logits"], "share": 0.2}
+        ]
     if hostile:  # as another program might have written it, NaN and all
         (folder / "run.json").write_text(json.dumps(record), "utf-8")
     else:
         write_json(folder / "run.json", record)
     if evaluated:
-        write_json(folder / "evaluation.json", evaluation(len(sites), size, hostile))
+        write_json(folder / "evaluation.json", evaluation(len(sites), chosen, hostile))
     return folder
 
 
-def evaluation(nodes: int, size: int, hostile: bool = False) -> dict[str, Any]:
+def areas(curve: dict[str, Any], nodes: int) -> dict[str, Any]:
+    """CMD, CPR and the first crossings of a curve."""
+    x = torch.tensor(curve["sizes"], dtype=torch.double) / nodes
+    y = torch.tensor(curve["faithfulness"], dtype=torch.double)
+    first = {
+        f"k{level}": next(
+            (
+                s
+                for s, f in zip(curve["sizes"], curve["faithfulness"], strict=True)
+                if f >= level / 100
+            ),
+            None,
+        )
+        for level in (80, 95)
+    }
+    return {
+        "cmd": float(torch.trapezoid((1 - y).abs(), x)),
+        "cpr": float(torch.trapezoid(y, x)),
+        **first,
+    }
+
+
+def edge_list(chosen: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Edges from lower to higher nodes of a circuit, from the input and to the logits."""
+    heads = sorted((n for n in chosen if n[0] == "a"), key=lambda n: int(n[1:].partition(".")[0]))
+    low, high = heads[0], heads[-1]
+    names = (f"input->{low}<k>", f"{low}->{high}<q>", f"{low}->{high}<v>", f"{high}->logits")
+    return [
+        {"edge": name, "score": 0.5 - 0.3 * i, "effect": 0.4 - 0.3 * i}
+        for i, name in enumerate(names)
+    ]
+
+
+def evaluation(nodes: int, chosen: tuple[str, ...], hostile: bool = False) -> dict[str, Any]:
+    size = len(chosen)
     fractions = [tenth / 10 for tenth in range(1, 11)]
     sizes = [round(nodes * f) for f in fractions]
     shares = [
@@ -158,14 +280,18 @@ def evaluation(nodes: int, size: int, hostile: bool = False) -> dict[str, Any]:
     ]
     grid = [0, 2, 8, 30, nodes]
     curve = {"sizes": grid, "faithfulness": [0, 0.5, 0.9, 1.02, 1], "nodes": nodes}
+    zero = {**curve, "faithfulness": [0, 0.3, 0.7, 1.1, 1]}
+    value = {"metric": 3.0, "empty": 0.1, "full": 3.2, "value": 2.9 / 3.1}
     name = HOSTILE if hostile else "published"
     points = [[90 + i, 0.1 - i / 100, 0.8 - i / 20] for i in range(10)]
     return {
         "schema_version": 1,
         "nodes": nodes,
+        "size": size,
         "prompts": 16,
+        "faithfulness": {"mean": value, "zero": value | {"metric": -0.02, "value": -0.12 / 3.1}},
         "ablation": "mean",
-        "curves": {"mean": curve, "zero": {**curve, "faithfulness": [0, 0.3, 0.7, 1.1, 1]}},
+        "curves": {name: c | areas(c, nodes) for name, c in (("mean", curve), ("zero", zero))},
         "known": {name: 0.87},
         "roc": {
             name: {"auc": 0.91, "sweep_auc": 0.85, "points": points, "known": 26, "nodes": 144}
@@ -181,6 +307,22 @@ def evaluation(nodes: int, size: int, hostile: bool = False) -> dict[str, Any]:
             "mark": 0.8,
             "up_to": 0.6,
             "up_to_farther": 0.6,
+        },
+        "completeness": {
+            "mean_gap": 0.28,
+            "worst_gap": 0.28,
+            "knockouts": [{"removed": [*chosen[:2]], "circuit": 0.2, "model": 0.48}],
+        },
+        "minimality": {
+            "effects": {n: 0.5 * math.cos(3 * i) for i, n in enumerate(chosen)},
+            "idle": [*chosen[-2:]],
+        },
+        "stability": {
+            "size": size,
+            "draws": 100,
+            "overlap": 0.83,
+            "between": 0.71,
+            "kept": {n: 1 - i / 20 for i, n in enumerate(chosen)},
         },
     }
 

@@ -25,8 +25,8 @@ class Option:
 
     default: Any
     help: str
-    low: float = -math.inf
-    high: float = math.inf
+    low: int | float = -math.inf
+    high: int | float = math.inf
     choices: tuple[str, ...] = ()
     check: Callable[[str], object] | None = None
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from unweave.behaviours.file import read_task, validate
+from unweave.behaviours.file import bad_lines, read_task
 from unweave.behaviours.prompt import OTHERS
 from unweave.behaviours.sampling import PARTS
 from unweave.errors import UnweaveError
@@ -45,7 +45,7 @@ def classifier():
 def test_read(tmp_path, classifier, suffix, corrupted):
     path = tmp_path / f"questions{suffix}"
     write(path, lines(corrupted))
-    assert validate(path, classifier) == []
+    assert bad_lines(path, classifier) == []
     task = read_task(path)
     assert task.metric.name == "margin"
     seen = {}
@@ -74,7 +74,7 @@ def test_bad_line(tmp_path, classifier, change, message):
     rows = lines(corrupted=True)
     rows[0] |= change
     write(path, rows)
-    (problem,) = validate(path, classifier)
+    (problem,) = bad_lines(path, classifier)
     assert problem.line == 1
     assert message in problem.reason
 
@@ -82,13 +82,13 @@ def test_bad_line(tmp_path, classifier, change, message):
 def test_one_label_alone_has_nothing_to_compare_with(tmp_path):
     path = tmp_path / "questions.jsonl"
     write(path, [row for row in lines(False) if row["label"] == "generic"])
-    assert "every line has the label 'generic'" in validate(path)[0].reason
+    assert "every line has the label 'generic'" in bad_lines(path)[0].reason
 
 
 def test_language_model_is_refused(tmp_path, smollm2):
     path = tmp_path / "questions.jsonl"
     write(path, lines(False))
     task = read_task(path)
-    assert task.prompts(smollm2, 1)[0].distractors == (OTHERS,)
+    assert task.lines[0][1].distractors == (OTHERS,)
     with pytest.raises(UnweaveError, match="are for a classifier, smollm2-135m is none"):
         task.batch(smollm2, 1)

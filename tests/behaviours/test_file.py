@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unweave.behaviours.file import find_task, read_task, validate
+from unweave.behaviours.file import bad_lines, find_task, read_task
 from unweave.behaviours.prompt import Prompt
 from unweave.behaviours.sampling import PARTS
 from unweave.behaviours.task import task, tasks
@@ -33,7 +33,8 @@ def line(**changes) -> dict:
 
 
 def lines(n: int) -> list[dict]:
-    return [line(clean=f"In {i} the city of Paris lies in") for i in range(n)]
+    verbs = {"answer": " is", "distractor": " are"}  # words that every tokenizer here knows
+    return [line(clean=f"In {i} the city of Paris lies in", **verbs) for i in range(n)]
 
 
 def write(path, rows) -> None:
@@ -75,7 +76,7 @@ BAD = {
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_line_is_reported_with_its_number_and_reason(file, bad):
     write(file, [*lines(4), "", bad])
-    (problem,) = validate(file)
+    (problem,) = bad_lines(file)
     assert problem.line == 6
     with pytest.raises(UnweaveError, match=rf"cities.jsonl line 6: .*{BAD[bad]}"):
         read_task(file)
@@ -83,7 +84,7 @@ def test_bad_line_is_reported_with_its_number_and_reason(file, bad):
 
 def test_every_bad_line_is_reported(file):
     write(file, [*BAD, *lines(3)])
-    assert [line for line, _ in validate(file)] == [*range(1, len(BAD) + 1)]
+    assert [line for line, _ in bad_lines(file)] == [*range(1, len(BAD) + 1)]
     with pytest.raises(UnweaveError, match=rf"line 1: .* \({len(BAD) - 1} more"):
         read_task(file)
 
@@ -112,13 +113,13 @@ def test_too_few_prompts(file, rows, reason):
 def test_bad_csv(tmp_path, text, reason):
     path = tmp_path / "cities.csv"
     path.write_text(text)
-    assert any(reason in problem.reason for problem in validate(path))
+    assert any(reason in problem.reason for problem in bad_lines(path))
 
 
 def test_csv_line_numbers_count_lines_of_the_file(tmp_path):
     path = tmp_path / "cities.csv"
     path.write_text('clean,corrupted,answer,distractor\n"two\nlines",b, c, d\na,a, c, d\n')
-    assert [problem.line for problem in validate(path)] == [4]
+    assert [problem.line for problem in bad_lines(path)] == [4]
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "folder.jsonl", "latin.jsonl"])
@@ -126,7 +127,7 @@ def test_unreadable_file(tmp_path, name):
     (tmp_path / "folder.jsonl").mkdir()
     (tmp_path / "latin.jsonl").write_bytes(b'{"clean": "caf\xe9"}')
     with pytest.raises(UnweaveError, match="cannot be read"):
-        validate(tmp_path / name)
+        bad_lines(tmp_path / name)
 
 
 def test_answers_of_several_tokens(file, tokenized):
@@ -136,15 +137,15 @@ def test_answers_of_several_tokens(file, tokenized):
     rows = [good | {"clean": f"The {word} key", "positions": {}} for word in words]
     rows[1]["answer"] = " isareis"
     write(file, rows)
-    assert validate(file) == []
-    (problem,) = validate(file, model)
+    assert bad_lines(file) == []
+    (problem,) = bad_lines(file, model)
     assert problem.line == 2
     assert "' isareis' is 3 tokens" in problem.reason
     assert "choose a single-token answer" in problem.reason
     assert "--first-token" in problem.reason
     with pytest.raises(UnweaveError, match="' isareis' is"):
         _batches(file, model, False)
-    assert validate(file, model, first_token=True) == []
+    assert bad_lines(file, model, first_token=True) == []
     _batches(file, model, True)
 
 
@@ -198,7 +199,8 @@ def test_sizes_of_parts(file, n, sizes):
 
 
 def test_a_mirrored_pair_stays_in_one_part(file, tokenized):
-    rows = [line(clean=f"{i} a", corrupted=f"{i} b", positions=None) for i in range(10)]
+    verbs = {"answer": " is", "distractor": " are", "positions": None}
+    rows = [line(clean=f"{i} a", corrupted=f"{i} b", **verbs) for i in range(10)]
     flips = [row | {"clean": row["corrupted"], "corrupted": row["clean"]} for row in rows]
     write(file, rows + flips)
     found = read_task(file)
@@ -223,7 +225,7 @@ def test_token_ids_are_answers_too(file, tokenized):
     model = tokenized["WordPiece"]
     rows = [line(clean=f"{i} keys", answer=5, distractor=6, positions=None) for i in range(4)]
     write(file, [*rows, line(clean="The keys", answer=10**6, distractor=6, positions=None)])
-    (problem,) = validate(file, model)
+    (problem,) = bad_lines(file, model)
     assert problem.line == 5
     assert "has outputs 0–" in problem.reason
 
@@ -263,7 +265,7 @@ def test_what_is_read_is_what_was_written(tmp_path_factory, tokenized, rows):
     bars = any("|" in text for row in rows for text in row["answers"] + row["distractors"])
     words = Words(tokenized["WordPiece"])
     for name in ["some.jsonl"] if bars else ["some.jsonl", "some.csv"]:
-        if validate(folder / name):
+        if bad_lines(folder / name):
             # A pair and its flip count once, so that four lines may be too few.
             assert len({frozenset((row["clean"], row["corrupted"])) for row in rows}) < 4
             continue
@@ -288,7 +290,7 @@ def test_bad_lines_among_good_ones(tmp_path_factory, rows, data):
         rows.insert(index, data.draw(st.sampled_from(sorted(BAD))))
     path.write_text("\n".join(rows))
     wanted = [i for i, row in enumerate(rows, start=1) if row in BAD]
-    assert [line for line, _ in validate(path)] == wanted
+    assert [line for line, _ in bad_lines(path)] == wanted
 
 
 @given(st.binary(max_size=200), st.sampled_from(["some.jsonl", "some.csv"]))
@@ -296,7 +298,7 @@ def test_rubbish_is_never_a_crash(tmp_path_factory, content, name):
     path = tmp_path_factory.mktemp("tasks") / name
     path.write_bytes(content)
     with suppress(UnweaveError):
-        assert validate(path)
+        assert bad_lines(path)
 
 
 def test_find_task(file):

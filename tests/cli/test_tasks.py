@@ -61,10 +61,10 @@ def test_validate(tmp_path, capsys):
         for i in range(4)
     ]
     path.write_text("\n".join(good))
-    assert cli.main(["tasks", "validate", str(path)]) == 0
-    assert capsys.readouterr().out == f"{path}: no problems\n"
+    assert cli.main(["tasks", "validate", str(path), "--file-only"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{path}: no problems"
     path.write_text("\n".join([good[0], "{", *good[1:], "[]"]))
-    assert cli.main(["tasks", "validate", str(path)]) == 1
+    assert cli.main(["tasks", "validate", str(path), "--file-only"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines[:2]] == ["line 2", "line 6"]
     assert lines[2].endswith("2 problems")
@@ -78,9 +78,45 @@ def test_validate_with_a_model(tmp_path, capsys):
     args = ["tasks", "validate", str(path), "--model", "smollm2-135m"]
     assert cli.main(args) == 1
     assert "--first-token" in capsys.readouterr().out
-    assert cli.main([*args, "--first-token"]) == 0
+    # What is left is not about the lines: the model cannot do this.
+    assert cli.main([*args, "--first-token", "--only-correct", "--json"]) in (0, 1)
+    assert all(problem["line"] == 0 for problem in json.loads(capsys.readouterr().out)["problems"])
+
+
+@pytest.mark.usefixtures("loaded")
+@pytest.mark.parametrize(
+    ("n", "message"),
+    [
+        ("99999999", "99999999 prompts: expected 1 to 10000"),
+        ("0", "0 prompts: expected 1"),
+        ("9", "mine has 4 prompts for part 'evaluate', 9 were asked for"),
+    ],
+)
+def test_show_more_than_there_is(tmp_path, capsys, n, message):
+    path = tmp_path / "mine.jsonl"
+    rows = [
+        {"clean": f"{i} keys", "corrupted": f"{i} key", "answer": " are", "distractor": " is"}
+        for i in range(20)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert cli.main(["tasks", "show", str(path), "-n", n]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("loaded")
+def test_markup_in_a_name_is_text(tmp_path, capsys):
+    path = tmp_path / "[bold]mine[red].jsonl"
+    rows = [
+        {"clean": f"{i} keys", "corrupted": f"{i} key", "answer": " are", "distractor": " is"}
+        for i in range(8)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert cli.main(["tasks", "show", str(path)]) == 0
+    assert "[bold]mine[red]: 8 prompts" in capsys.readouterr().out
 
 
 def test_missing_file(tmp_path, capsys):
-    assert cli.main(["tasks", "validate", str(tmp_path / "none.jsonl")]) == 2
+    assert cli.main(["tasks", "validate", str(tmp_path / "none.jsonl"), "--file-only"]) == 2
     assert "cannot be read: No such file" in capsys.readouterr().err

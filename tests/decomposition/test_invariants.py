@@ -4,6 +4,9 @@ Families are drawn from every tiny variant that is registered; a rule set that c
 invariant is left out where the test says why.
 """
 
+import functools
+import re
+from collections.abc import Callable
 from contextlib import contextmanager
 
 import pytest
@@ -27,8 +30,9 @@ from torch import Tensor
 from unweave.ablation import Ablation, activations, counterfactual
 from unweave.batch import Batch
 from unweave.circuits import Scores
-from unweave.decomposition import algebra, collect, drive
+from unweave.decomposition import algebra, engine, readers
 from unweave.decomposition.api import Decomposition, decompose, relevance
+from unweave.decomposition.memory import memory_budget
 from unweave.errors import UnweaveError
 from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, PROBABILITY_DIFFERENCE
 from unweave.model.program import Inputs
@@ -61,6 +65,18 @@ def score(scene: Scene, metric=LOGIT_DIFFERENCE, **options) -> Scores:
 
 def size(x: Tensor) -> float:
     return max(1.0, float(x.abs().max()))
+
+
+SMALLEST = re.compile(r"results take (\d+[KM]B), the smallest possible budget")
+
+
+def smallest_budget(call: Callable[..., object]) -> int:
+    """What the error of an impossible budget names, in bytes."""
+    with pytest.raises(UnweaveError, match=SMALLEST) as caught:
+        call(memory=1)
+    found = SMALLEST.search(str(caught.value))
+    assert found is not None
+    return memory_budget(found[1], torch.device("cpu"))
 
 
 def assert_same(a: Decomposition, b: Decomposition) -> None:
@@ -209,17 +225,17 @@ def test_paper_clamps_the_feed_forward_part(scene):
 
 
 @settings(max_examples=8)
-@given(scenes(rows=(2, 3)), st.sampled_from([1, 100_000, 1_000_000]))
-def test_chunks_change_nothing(scene, memory):
-    assert_same(run(scene), run(scene, memory=memory))
+@given(scenes(rows=(2, 3)), st.sampled_from([0, 100_000, 1_000_000]))
+def test_chunks_change_nothing(scene, more):
+    least = smallest_budget(functools.partial(run, scene))
+    assert_same(run(scene), run(scene, memory=least + more))
 
 
 @settings(max_examples=8)
-@given(scenes(WITH_METRIC, rows=(2, 3)), st.sampled_from([1, 100_000, 1_000_000]), METRICS)
-def test_chunks_change_no_score(scene, memory, metric):
-    whole = score(scene, metric, pairs="heads", ablation=scene.other)
-    parts = score(scene, metric, pairs="heads", ablation=scene.other, memory=memory)
-    assert_same_scores(whole, parts)
+@given(scenes(WITH_METRIC, rows=(2, 3)), st.sampled_from([0, 100_000, 1_000_000]), METRICS)
+def test_chunks_change_no_score(scene, more, metric):
+    scored = functools.partial(score, scene, metric, pairs="heads", ablation=scene.other)
+    assert_same_scores(scored(), scored(memory=smallest_budget(scored) + more))
 
 
 @settings(max_examples=8)
@@ -256,7 +272,7 @@ def test_each_example_reads_its_own_logits(scene, metric):
 def test_pruned_positions_change_nothing(monkeypatch, scene):
     pruned = run(scene, ablation=scene.other)
     with monkeypatch.context() as patch:
-        patch.setattr(drive, "first_position", lambda *_: 0)
+        patch.setattr(engine, "first_position", lambda *_: 0)
         whole = run(scene, ablation=scene.other)
     assert_same(pruned, whole)
 
@@ -268,7 +284,7 @@ def test_pruned_positions_change_no_score(monkeypatch, scene, metric):
     options = {"ablation": scene.other, "pairs": ["heads", "heads@0", "heads@-1"]}
     pruned = score(scene, metric, **options)
     with monkeypatch.context() as patch:
-        patch.setattr(drive, "first_position", lambda *_: 0)
+        patch.setattr(engine, "first_position", lambda *_: 0)
         whole = score(scene, metric, **options)
     assert_same_scores(pruned, whole)
 
@@ -279,22 +295,24 @@ def test_a_decoder_longer_than_its_encoder():
     few = whole.mask[:, :2], whole.tokens[:, :2]
     inputs = Inputs(*few, decoder=whole.decoder)
     sources = ["embed@2", "embed@5", "a1.h0@4", "enc.embed@1"]
-    d = decompose(model, inputs, sources, "logits", rules="removal", memory=1)
+    split = functools.partial(decompose, model, inputs, sources, "logits", "removal")
+    d = split(memory=smallest_budget(split))
     for i, name in enumerate(sources):
         without = patched(model.network, inputs, [parse(name)], {})[LOGITS]
         assert (d.rest("logits")[i] - without).abs().max() < SAME * size(without)
 
 
-@pytest.mark.parametrize("memory", [None, 1])
-def test_a_ablation_by_rows_follows_its_examples(memory):
+@pytest.mark.parametrize("least", [False, True])
+def test_a_ablation_by_rows_follows_its_examples(least):
     """Means are kept once a template; each example names its row."""
     model, inputs = tiny_model("gpt2"), tiny_inputs("gpt2", rows=3)
     points = {Point("z", 0), Point("mlp", 1)}
     means = activations(model, tiny_inputs("gpt2", rows=2, seed=1), points)
     rows = torch.tensor([1, 0, 1])
     sources = [["a0.h1"], ["m1@2"]]
-    options = {"rules": "removal", "memory": memory}
-    d = decompose(model, inputs, sources, ablation=Ablation("mean", means, rows), **options)
+    mean = Ablation("mean", means, rows)
+    split = functools.partial(decompose, model, inputs, sources, rules="removal", ablation=mean)
+    d = split(memory=smallest_budget(split) if least else None)
     base = {point: x[rows] for point, x in means.items()}
     for i, source in enumerate(sources):
         without = patched(model.network, inputs, [parse(name) for name in source], base)[LOGITS]
@@ -478,18 +496,18 @@ def test_normalised_scores_have_mean_magnitude_1_in_every_layer():
 
 
 @contextmanager
-def failing(monkeypatch, collector: type, error: BaseException, calls: int):
-    """A collector's `take` raises once, in the middle of its work."""
-    take, seen = collector.take, []
+def failing(monkeypatch, reader: type, error: BaseException, calls: int):
+    """A reader's `take` raises once, in the middle of its work."""
+    take, seen = reader.take, []
 
-    def wrapped(self, x, point, chunk):
-        take(self, x, point, chunk)
+    def wrapped(self, x, point, numbers):
+        take(self, x, point, numbers)
         seen.append(point)
         if len(seen) == calls:
             raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(collector, "take", wrapped)
+        patch.setattr(reader, "take", wrapped)
         yield seen
 
 
@@ -506,47 +524,18 @@ def interrupted_scene() -> tuple:
     return scores, model, inputs
 
 
-def test_ctrl_c_leaves_the_finished_examples(monkeypatch):
+def test_ctrl_c_stops(monkeypatch):
+    """Whatever is finished by then: partial scores would pass for scores of all examples."""
     scores, *_ = interrupted_scene()
-    with failing(monkeypatch, collect.Pairs, KeyboardInterrupt(), 10**9) as seen:
-        scores(slice(0, 1), memory=1)
-    # In the middle of the second example, whose targets are half summed up.
-    with (
-        failing(monkeypatch, collect.Pairs, KeyboardInterrupt(), len(seen) * 3 // 2),
-        pytest.warns(UserWarning, match="scores cover the first 1 of 3 examples"),
-    ):
-        partial = scores(memory=1)
-    assert partial.examples.shape[1] == 1
-    assert_same_scores(partial, scores(slice(0, 1)))
-
-
-def test_ctrl_c_in_the_progress_bar(monkeypatch):
-    scores, *_ = interrupted_scene()
-    done = []
-
-    @contextmanager
-    def progress(label, total):
-        def advance(amount):
-            done.append(amount)
-            if sum(done) > 2.1:
-                raise KeyboardInterrupt
-
-        yield advance
-
-    monkeypatch.setattr(drive, "progress", progress)
-    with pytest.warns(UserWarning, match="scores cover the first 2 of 3 examples"):
-        partial = scores(memory=1)
-    done.clear()
-    assert_same_scores(partial, scores(slice(0, 2)))
-
-
-def test_ctrl_c_before_the_first_example_is_finished(monkeypatch):
-    scores, *_ = interrupted_scene()
-    with (
-        failing(monkeypatch, collect.Pairs, KeyboardInterrupt(), 3),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        scores()
+    least = smallest_budget(scores)
+    with failing(monkeypatch, readers.Pairs, KeyboardInterrupt(), 10**9) as seen:
+        scores(memory=least)
+    for calls in (3, len(seen) - 3):
+        with (
+            failing(monkeypatch, readers.Pairs, KeyboardInterrupt(), calls),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            scores(memory=least)
 
 
 ERRORS = [
@@ -559,28 +548,25 @@ ERRORS = [
 @pytest.mark.parametrize("error", ERRORS, ids=["gpu", "cpu"])
 def test_out_of_memory_halves_the_chunk(monkeypatch, error, calls):
     scores, model, inputs = interrupted_scene()
-    plans, asked = [], []
-    make_plan = drive.make_plan
+    plans, fit = [], engine.fit
 
     def planned(*args):
-        asked.append(args)
-        plans.append(make_plan(*args))
+        plans.append(fit(*args))
         return plans[-1]
 
-    monkeypatch.setattr(drive, "make_plan", planned)
-    whole = scores()
-    budgets = range(1 << 14, 1 << 24, 1 << 12)
-    memory = next(b for b in budgets if make_plan(*asked[0][:-1], b).examples == 2)
+    monkeypatch.setattr(engine, "fit", planned)
+    whole, least = scores(), smallest_budget(scores)
+    memory = 3 * least
     plans.clear()
-    with failing(monkeypatch, collect.Pairs, error, calls):
+    with failing(monkeypatch, readers.Pairs, error, calls):
         halved = scores(memory=memory)
-    assert plans[0].examples == 2
-    assert {plan.examples for plan in plans[1:]} == {1}
+    assert plans[0].examples > 1
+    assert plans[1].rows < plans[0].rows
     assert_same_scores(whole, halved)
 
     d = decompose(model, inputs, ["a0.h1", "m1"], ["a1.h0", "logits"])
     plans.clear()
-    with failing(monkeypatch, collect.Keep, error, 7):
+    with failing(monkeypatch, readers.Keep, error, 7):
         again = decompose(model, inputs, ["a0.h1", "m1"], ["a1.h0", "logits"], memory=memory)
     assert len(plans) > 1
     assert_same(d, again)
@@ -589,16 +575,16 @@ def test_out_of_memory_halves_the_chunk(monkeypatch, error, calls):
 def test_out_of_memory_with_nothing_left_to_halve(monkeypatch):
     scores, *_ = interrupted_scene()
     monkeypatch.setattr(
-        collect.Pairs, "take", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no"))
+        readers.Pairs, "take", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no"))
     )
     with pytest.raises(torch.OutOfMemoryError):
-        scores(memory=1)
+        scores(memory=5_000_000)
 
 
 def test_other_runtime_errors_are_not_taken_for_it(monkeypatch):
     scores, *_ = interrupted_scene()
     with (
-        failing(monkeypatch, collect.Pairs, RuntimeError("shape mismatch"), 2),
+        failing(monkeypatch, readers.Pairs, RuntimeError("shape mismatch"), 2),
         pytest.raises(RuntimeError, match="shape mismatch"),
     ):
         scores()

@@ -248,6 +248,7 @@ def test_a_rule_of_ones_own():
 def test_a_rule_that_stops_relevance_stops_it():
     model, inputs = tiny_model("gpt2"), tiny_inputs("gpt2")
     blocked = rulesets["removal"].but(attention=lambda q, k, v, totals: torch.zeros_like(q))
+    blocked = replace(blocked, conserves=False)
     d = decompose(model, inputs, ["a0.h1"], ["a1.h0", "m1", "logits"], rules=blocked)
     assert (d.rel["a1.h0"] == 0).all()
     assert (d.rel["m1"] != 0).any()
@@ -260,6 +261,7 @@ def test_a_linear_rule_of_ones_own_holds_at_the_head_too(metric):
     readout = tiny_readout(model, inputs)
     readout = readout if metric is None else replace(readout, metric=metric)
     own = rulesets["linear"].but(linear=lambda rel, w, out: 0.5 * rel @ w.matrix.T)
+    own = replace(own, conserves=False)
     scores = relevance(model, inputs, ["a0.h1", "m1"], readout, own, pairs=())
     d = decompose(model, inputs, ["a0.h1", "m1"], "logits", rules=own)
     rows = torch.arange(2)
@@ -356,3 +358,24 @@ def test_the_contract_suite_finds_a_bad_rule(rule, message):
 def test_the_contract_suite_knows_sets_by_name():
     with pytest.raises(UnweaveError, match="unknown rule set 'papre'"):
         check_rules("papre")
+
+
+def tripled(rule):
+    return lambda *args: 3 * rule(*args)
+
+
+@pytest.mark.parametrize("operation", ["linear", "norm", "activation", "gate", "attention"])
+@pytest.mark.parametrize("base", list(rulesets))
+def test_a_rule_that_returns_three_times_its_part_is_an_error(base, operation):
+    """Totals are right and β + γ = T whatever a rule returns: the split itself is checked."""
+    family = "llama" if operation == "gate" else "gpt2"
+    model, inputs = tiny_model(family), tiny_inputs(family)
+    known = rulesets[base]
+    wrong = known.but(**{operation: tripled(getattr(known, operation))})
+    message = rf"break the split: with all of its input relevant, the rule of {operation}"
+    with pytest.raises(UnweaveError, match=message):
+        decompose(model, inputs, ["a0.h0"], rules=wrong)
+    with pytest.raises(UnweaveError, match=message):
+        relevance(model, inputs, ["a0.h0"], tiny_readout(model, inputs), wrong)
+    declared = replace(wrong, conserves=False)
+    assert decompose(model, inputs, ["a0.h0"], rules=declared).completeness < BOUND

@@ -10,7 +10,7 @@ from oracles.closeness import assert_close
 from oracles.tiny_folders import GPT2, LENS, TOKENS, lens_folder, lens_state, words
 from oracles.transformer_lens import forward
 
-from unweave.errors import UnweaveError
+from unweave.errors import UnweaveError, UnweaveWarning
 from unweave.model.checkpoint import Tiny
 from unweave.model.loading import from_transformers, load, oracle
 from unweave.model.weights import tensors
@@ -43,10 +43,22 @@ def test_object_is_shared_not_copied() -> None:
 
 
 def test_object_keeps_its_dtype_unless_another_is_given() -> None:
-    reference = build(GPT2).to(torch.bfloat16)
-    assert load(reference).network.dtype == torch.bfloat16
-    assert load(reference, dtype=torch.float64).network.dtype == torch.float64
+    reference = build(GPT2).double()
+    assert load(reference).network.dtype == torch.float64
+    assert load(reference, dtype=torch.bfloat16).network.dtype == torch.bfloat16
     assert from_transformers(reference, dtype=torch.float32).network.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_object_in_16_bits_is_measured_in_float32(dtype: torch.dtype) -> None:
+    reference = build(GPT2).to(dtype)
+    with pytest.warns(UnweaveWarning, match="is measured in float32"):
+        model = load(reference)
+    wide = build(GPT2).to(dtype).float()
+    with torch.no_grad():
+        expected = wide(TOKENS).logits
+    assert_close(model.logits(TOKENS), expected)
+    assert load(reference, dtype=dtype).network.dtype == dtype  # asked for: no warning
 
 
 def test_object_brings_the_tokenizer_it_was_saved_with(folder: Path) -> None:

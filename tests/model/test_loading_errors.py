@@ -52,7 +52,7 @@ BREAKAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "unknown field": (edit("magic_option", 3), "does not know: magic_option = 3"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no *.safetensors"),
-    "pickled": (pickle_weights, "has pickled weights only"),
+    "not a state dict": (pickle_weights, "is not a whole state dict of tensors"),
     "truncated": (cut_weights, "is not a whole safetensors file"),
     "tensor missing": (
         retensor(lambda state: state.pop("transformer.h.1.ln_1.weight")),

@@ -68,7 +68,7 @@ def refusal(kind: type[Exception]) -> Exception:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["config.json", "pytorch_model.bin"], "me/x has pickled weights only"),
+        (["config.json", "weights.pkl"], "me/x has no weights in safetensors or pytorch_model"),
         (["a.Q4_0.gguf"], "me/x holds GGUF files: fetch one"),
         (["README.md"], "me/x has no weights in safetensors"),
         (refusal(errors.GatedRepoError), "accept its licence"),

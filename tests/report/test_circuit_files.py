@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 from run_folders import write_run
+from safetensors.torch import load_file
 
 from unweave import cli
 from unweave.circuits import Circuit, Scores
@@ -185,6 +186,27 @@ def test_exports_of_a_run(tmp_path: Path, positions: tuple[str, ...]) -> None:
     assert len(rows) == (3 * 2 + 3) * max(1, len(positions))
     assert sum(row["in_circuit"] == "True" for row in rows) == 5
     assert read_circuit(run / "eap-ig.json") == read_run(run).circuit
+
+
+def test_neuronpedia_puts_heads_where_they_look(tmp_path: Path) -> None:
+    """A head for all positions stands at the query that attends most to another token."""
+    run = write_run(tmp_path / "run", 3, 4, 8)
+    assert cli.main(["export", str(run), "--format", "neuronpedia"]) == 0
+    nodes = strict((run / "neuronpedia.json").read_text())["nodes"]
+    patterns = load_file(run / "patterns.safetensors")
+    seen = set()
+    for node in nodes:
+        name = node["clerp"].removesuffix(" (all positions)")
+        if name not in patterns:
+            continue
+        rows = patterns[name][0].tolist()
+        weights = {
+            (q, k): w for q, row in enumerate(rows) for k, w in enumerate(row) if k not in (0, q)
+        }
+        assert node["ctx_idx"] == max(weights, key=lambda at: weights[at])[0], name
+        assert "all positions" in node["clerp"]
+        seen.add(node["ctx_idx"])
+    assert len(seen) > 1
 
 
 def test_hostile_run_exports_strict_json(tmp_path: Path) -> None:

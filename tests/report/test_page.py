@@ -1,14 +1,12 @@
 """report.html in a real browser: Debian's chromium, driven by playwright."""
 
-import os
 import re
-import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_pages import needs_browser, open_page
 from plotly.offline import get_plotlyjs
 from run_folders import HOSTILE, comparison, write_run
 
@@ -16,9 +14,12 @@ from unweave import cli
 from unweave.experiments.files import read_json, write_json
 from unweave.report.html import write_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 HEATMAP = "document.querySelector('#heatmap-plot .plot')"
-DRAWN = ("heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot", "chance-plot")
+DRAWN = (
+    *("verdict-plot", "heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot"),
+    *("chance-plot", "tests-plot", "prompts-list"),
+)
+TABLED = ("heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot", "chance-plot")
 PANELS = ("graph", *DRAWN)
 COLOURS = """() => [
     [document.body, "backgroundColor"],
@@ -26,37 +27,6 @@ COLOURS = """() => [
     [document.querySelector("#faithfulness-plot .xtick text"), "fill"],
     [document.querySelector("#faithfulness-plot path.js-line"), "stroke"],
 ].map(([element, name]) => getComputedStyle(element)[name])"""
-needs_browser = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium: apt-get install chromium (as .ci/run does as root)"
-)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # Its sandbox cannot start for root, as whom CI containers run.
-        flags = ["--no-sandbox"] if os.geteuid() == 0 else []
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield made
-        made.close()
-
-
-def open_page(browser: Any, path: Path, width: int = 1280, scheme: str = "light") -> Any:
-    """A page that was opened from disk without an error, a request or a dialog."""
-    context = browser.new_context(
-        viewport={"width": width, "height": 860}, color_scheme=scheme, offline=True
-    )
-    page = context.new_page()
-    page.problems = []
-    page.on("console", lambda m: m.type in ("error", "warning") and page.problems.append(m.text))
-    page.on("pageerror", lambda error: page.problems.append(str(error)))
-    page.on("dialog", lambda dialog: page.problems.append("dialog"))
-    page.on("request", lambda r: r.url.startswith("http") and page.problems.append(r.url))
-    page.goto(path.resolve().as_uri())
-    page.wait_for_selector("html[data-ready]", state="attached", timeout=15_000)
-    return page
 
 
 def shown(page: Any) -> int:
@@ -105,12 +75,15 @@ def test_every_panel_draws(browser: Any, report: Path, width: int, scheme: str) 
         assert page.locator(f"#{panel} svg").count(), panel
     for panel in DRAWN:
         assert page.locator(f"#{panel} .plot[aria-label] .main-svg").count(), panel
+    for panel in TABLED:
         assert page.locator(f"#{panel} details table").count(), panel
-    assert lines(page, "faithfulness-plot") == 5 + 1  # and the border of the band
-    assert page.locator("#heatmap-plot .heatmaplayer image").count() == 1
+    assert lines(page, "faithfulness-plot") == 5 + 2  # and the borders of two bands
+    assert page.locator("#heatmap-plot .heatmaplayer image").count() == 2  # and its colour bar
     assert page.locator("#runtime-plot .barlayer .point").count() == 3
     assert page.locator("#prompts-list .chip.named").count()
     assert page.locator("#words-list .chip.word").count() == 11
+    box = page.locator("#theme").bounding_box()
+    assert 0 <= box["x"] <= box["x"] + box["width"] <= width
     assert "unweave discover ioi" in page.locator("#command").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert "eap" in page.locator("#faithfulness-plot .legend").inner_text()
@@ -166,7 +139,7 @@ def test_click_and_keyboard_choose_nodes(browser: Any, report: Path) -> None:
     page.keyboard.press("Enter")
     assert aside.locator("h3").inner_text() != name
     # A neighbour that the slider hides is brought in.
-    aside.locator("button.line").first.click()
+    aside.locator("button.line").last.click()
     assert page.locator(".node.chosen").count() == 1
     page.locator("#node button", has_text="Close").click()
     assert "No node chosen" in aside.inner_text()
@@ -183,6 +156,13 @@ def test_attention_of_a_head_is_shown_with_its_tokens(browser: Any, report: Path
     before = page.locator("#node .muted").first.inner_text()
     page.locator("#node select").select_option("3")
     assert page.locator("#node .muted").first.inner_text() != before
+    # Another held-out prompt whose attention was kept, and one without.
+    assert "held-out prompt 1" in page.locator("#node").inner_text()
+    page.locator("#prompts-list th button", has_text=re.compile("^2$")).click()
+    assert "held-out prompt 2" in page.locator("#node").inner_text()
+    page.locator("#prompts-list th button", has_text=re.compile("^9$")).click()
+    assert "of prompt 9 none was kept" in page.locator("#node").inner_text()
+    assert page.problems == []
 
 
 @needs_browser
@@ -343,7 +323,6 @@ def test_runs_side_by_side(browser: Any, tmp_path: Path) -> None:
     assert write_report([first, second, third]).stat().st_size < 6_000_000
     page = open_page(browser, write_report([first, second]))
     assert page.locator("#circuits svg").count() == 2
-    assert page.locator("#circuits .edges path").count()
     assert lines(page, "curves") == 2
     assert "10 of 14 nodes are in every circuit" in page.locator("#shared").inner_text()
     page.locator("#shared select").select_option("2")

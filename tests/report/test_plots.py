@@ -1,13 +1,18 @@
 """Static figures."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+from oracles.report_figures import Files, heatmap
 from run_folders import comparison, write_run
 
 from unweave import cli
 from unweave.experiments.files import write_json
+from unweave.report.folder import read_run
+from unweave.report.plots import FIGURES, Look
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -62,3 +67,48 @@ def test_without_matplotlib_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert cli.main(["plot", str(run), "-f", "roc", "-o", str(tmp_path / "x.png")]) == 2
     assert "pip install 'unweave[plots]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("round_", [1, 2])
+def test_heatmap_has_signs_where_there_are_any(tmp_path: Path, round_: int) -> None:
+    folder = write_run(tmp_path / "run", 4, 4, 6)
+    axes = Figure().add_subplot()
+    FIGURES["heatmap"][0](read_run(folder), axes, Look(round=round_))
+    drawn, wanted = axes.images[0], heatmap(Files(folder), round_ - 1)
+    for shown, row in zip(drawn.get_array().tolist(), wanted, strict=True):
+        assert shown == pytest.approx(row)
+    largest = max(abs(v) for row in wanted for v in row)
+    assert drawn.get_clim() == pytest.approx((-largest if round_ == 1 else 0.0, largest))
+    assert (min(v for row in wanted for v in row) < 0) == (round_ == 1)
+    label = axes.figure.axes[1].get_ylabel()
+    assert label == ("score (logit difference)" if round_ == 1 else "relevance (magnitude)")
+
+
+def test_only_tested_edges_are_drawn_unless_asked(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", 4, 4, 6, edges=True))
+    counts = []
+    for relevance in (False, True):
+        axes = Figure().add_subplot()
+        FIGURES["circuit"][0](run, axes, Look(relevance=relevance))
+        counts.append(len(axes.patches))
+    between = [
+        e for e in run.found["edges"] if "input" not in e["edge"] and "logits" not in e["edge"]
+    ]
+    assert counts[0] == len(between)
+    assert counts[1] > counts[0]
+
+
+def test_lines_differ_by_colour_or_dashes(tmp_path: Path) -> None:
+    run, out = write_run(tmp_path / "run", 4, 4, 6), tmp_path / "x.svg"
+    record = comparison(20)
+    line = record["figures"]["faithfulness_against_size"][0]
+    many = [{**line, "method": f"m{i}", "line": f"m{i}"} for i in range(20)]
+    record["figures"]["faithfulness_against_size"] = many
+    write_json(tmp_path / "cmp" / "compare.json", record)
+    more = ["--compare", str(tmp_path / "cmp"), "-o", str(out), "--width", "9"]
+    assert cli.main(["plot", str(run), "--figure", "faithfulness", *more]) == 0
+    styles = re.findall(
+        r'id="line2d_\d+">\s*<path d="[^"]*" clip-path[^>]*style="([^"]*)"', out.read_text()
+    )
+    assert len(styles) >= 20
+    assert len(set(styles)) == len(styles)

@@ -1,5 +1,6 @@
 """What is explained: one output minus another, a class or a token each."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -94,7 +95,7 @@ def _output(
     outputs = len(logits)
     labels = model.network.head.labels
     if isinstance(wanted, str) and wanted not in labels and (labels or model.network.head.first):
-        if not wanted.lstrip("-").isdigit():
+        if not re.fullmatch(r"-?[0-9]{1,9}", wanted):
             raise UnweaveError(
                 f"{wanted!r} is not a class of {model.name}: {nearest(wanted, labels)}"
             )

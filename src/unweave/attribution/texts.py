@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unweave.behaviours.alignment import paired
-from unweave.behaviours.prompt import Span
+from unweave.behaviours.prompt import MOST_CHARACTERS, Span
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 
@@ -79,6 +79,11 @@ def read_text(model: Model, text: str, truncate: bool = False) -> EncodedText:
     """
     if not text.strip():
         raise UnweaveError("the text is empty: give at least one word")
+    if len(text) > MOST_CHARACTERS:
+        raise UnweaveError(
+            f"{_short(text)} has {len(text):,} characters, at most {MOST_CHARACTERS:,} are "
+            "possible: shorten it"
+        )
     ids, spans = model.encode(text)
     limit = model.token_limit
     if not truncate:

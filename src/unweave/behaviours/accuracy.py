@@ -57,13 +57,13 @@ def task_accuracy(model: Model, batch: Batch) -> Accuracy:
 
 
 def lacks_bos(model: Model) -> bool:
-    """Whether a BOS token is left out: some families do nothing sensible without."""
+    """Whether a BOS token is left out: some families need one."""
     bos = getattr(model.tokenizer, "bos_token_id", None)
     return bos is not None and not model.prepend_bos and model.family == "decoder"
 
 
 def check_able(model: Model, batch: Batch, task: str) -> Accuracy:
-    """How a model does a task, once it is clear that it can do it at all.
+    """Measures a model on a task, and checks that it can do it at all.
 
     Raises:
         UnweaveError: When it cannot: there would be no behaviour to explain.
@@ -73,7 +73,8 @@ def check_able(model: Model, batch: Batch, task: str) -> Accuracy:
         bos = ", or put a BOS token in front (--bos, bos=True)" if lacks_bos(model) else ""
         raise UnweaveError(
             f"{model.name} answers {accuracy.correct:.0%} of {task} prompts correctly (metric "
-            f"{accuracy.metric:+.2f}): there is no behaviour to explain; choose another model or "
-            f"task{bos}"
+            f"{accuracy.metric:+.2f}), at least {FAILS_BELOW:.0%} are needed: there is no "
+            "behaviour to explain; choose another model or task, or keep the prompts that it "
+            f"answers (--only-correct){bos}"
         )
     return accuracy

@@ -4,15 +4,15 @@
      "corrupted": "What are the late fees of the report?"}
 
 The metric is the logit of the label minus the largest of the other classes. A line without a
-corrupted text is paired with a text of another label, of as many words as can be had, since only
-pairs of one length align position by position.
+corrupted text is paired with a text of another label of the nearest length, since only pairs
+of one length align position by position.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unweave.behaviours.prompt import OTHERS, Prompt
+from unweave.behaviours.prompt import OTHERS, Prompt, short
 from unweave.errors import UnweaveError
 from unweave.registry import nearest
 
@@ -38,17 +38,19 @@ def read_labelled(line: int, fields: Mapping[str, Any]) -> Labelled:
     """
     for name in fields:
         if name not in LABELLED:
-            raise UnweaveError(f"{name!r} beside text and label: {nearest(name, LABELLED)}")
+            raise UnweaveError(
+                f"{short(name)} beside text and label: {nearest(name[:40], LABELLED)}"
+            )
     for name in ("text", "label"):
         if name not in fields:
             raise UnweaveError(f"{name!r} is missing")
     for name in ("text", "corrupted", "template"):
         if not isinstance(fields.get(name, ""), str):
-            raise UnweaveError(f"{name} is {fields[name]!r}: expected a text")
+            raise UnweaveError(f"{name} is {short(fields[name])}: expected a text")
     label = fields["label"]
     if not isinstance(label, str | int) or isinstance(label, bool) or label == "":
-        raise UnweaveError(f"label is {label!r}: expected the name of a class, or its number")
-    if isinstance(label, str) and label.isdigit():
+        raise UnweaveError(f"label is {short(label)}: expected the name of a class, or its number")
+    if isinstance(label, str) and label.isascii() and label.isdigit():
         label = int(label)  # as CSV writes it
     return Labelled(
         line, fields["text"], label, fields.get("corrupted"), fields.get("template", "")

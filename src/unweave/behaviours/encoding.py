@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unweave.batch import Batch, Readout
-from unweave.behaviours.prompt import OTHERS, Answer, Prompt, Span
+from unweave.behaviours.prompt import OTHERS, Answer, Prompt, Span, short
 from unweave.behaviours.words import Words
 from unweave.errors import UnweaveError
 from unweave.metrics import Metric
@@ -50,7 +50,9 @@ def encode(
         ("corrupted", prompt.corrupted, corrupted),
     ):
         if not ids:
-            raise UnweaveError(f"the {noun} text {text!r} has no tokens: give at least one word")
+            raise UnweaveError(
+                f"the {noun} text {short(text)} has no tokens: give at least one word"
+            )
         words.model.check_length(len(ids), f"the {noun} text {text[:60]!r}")
     if prompt.distractors == (OTHERS,) and not words.model.network.head.first:
         raise UnweaveError(
@@ -63,7 +65,7 @@ def encode(
         anchor, _, offset = name.rpartition("+")
         index = positions[anchor] + int(offset)
         if index >= len(clean):
-            raise UnweaveError(f"position {name!r} is behind the end of {prompt.clean!r}")
+            raise UnweaveError(f"position {name!r} is behind the end of {short(prompt.clean)}")
         positions[name] = index
     answers = [_id(words, prompt, text, "answer", first_token) for text in prompt.answers]
     if prompt.distractors == (OTHERS,):
@@ -161,14 +163,21 @@ def _id(words: Words, prompt: Prompt, text: Answer, noun: str, first_token: bool
     labels, outputs = words.model.network.head.labels, _outputs(words.model)
     if isinstance(text, int):
         if not 0 <= text < outputs:
-            raise UnweaveError(f"{noun} {text}: {words.model.name} has outputs 0–{outputs - 1}")
+            raise UnweaveError(
+                f"{noun} {short(text)}: {words.model.name} has outputs 0–{outputs - 1}"
+            )
         return text
     if labels:
         if text not in labels:
-            raise UnweaveError(f"{noun} {text!r} is not a class: {nearest(text, labels)}")
+            raise UnweaveError(f"{noun} {short(text)} is not a class: {nearest(text[:80], labels)}")
         return labels.index(text)
-    # A masked answer stands alone: the tokens around it are not its context.
+    # A masked answer is alone: the tokens around it are not its context.
     context = prompt.clean if words.model.family == "decoder" else ""
+    if context[-1:] == " " and (text[:1] == " " or words.merges(context, text)):
+        raise UnweaveError(
+            f"the clean text {short(context[-40:])} ends with a space, which belongs to the next "
+            f"word: drop it there and write the {noun} as {short(' ' + text.lstrip())}"
+        )
     remedy = (
         f"choose a single-token {noun}, or let its first token stand for it with "
         "first_token=True (--first-token)"

@@ -11,63 +11,51 @@ In a CSV file several answers are separated by "|", and `positions` is written a
 classifier, the columns are `text`, `label` and if wanted `corrupted` (see `classes.py`).
 """
 
-import csv
-import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from unweave.behaviours.classes import pair_up, read_labelled
 from unweave.behaviours.encoding import encode
-from unweave.behaviours.prompt import OTHERS, Answer, Prompt, Span
+from unweave.behaviours.prompt import OTHERS, Answer, Prompt, Span, short
+from unweave.behaviours.rows import COLUMNS, SUFFIXES, BadLine, read_rows, unknown_column
 from unweave.behaviours.sampling import listed
 from unweave.behaviours.task import Task, synthetic_tasks, tasks
 from unweave.behaviours.words import Words, continues
 from unweave.errors import UnweaveError
 from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, Metric
 from unweave.model.model import Model
-from unweave.registry import nearest
-
-SUFFIXES = (".jsonl", ".csv")
-_SEVERAL = ("answer", "answers", "distractor", "distractors")
-COLUMNS = ("clean", "corrupted", *_SEVERAL, "positions", "template", "text", "label")
 
 
-class BadLine(NamedTuple):
-    """What is wrong with a line of a task file (line 0: with the file)."""
-
-    line: int
-    reason: str
-
-
-class Row(NamedTuple):
-    """A line and its fields by column, or why there are none."""
-
-    line: int
-    fields: Mapping[str, Any] | BadLine
-
-
-def find_task(name: str | Path, first_token: bool = False) -> Task:
+def find_task(
+    name: str | Path, first_token: bool = False, only_correct: bool | None = None
+) -> Task:
     """A registered task by its name, or the task in a .jsonl or .csv file.
 
     Args:
         name: Name or path.
         first_token: Whether the first token of a longer answer stands for it.
+        only_correct: Whether to keep only the prompts that the model answers correctly; as the
+            task has it unless given.
 
     Raises:
         UnweaveError: For an unknown name, with the nearest ones, or a file with bad lines.
     """
     path = Path(name)
     if path.suffix in SUFFIXES:
-        return read_task(path, first_token=first_token)
-    if str(name) in synthetic_tasks:
-        return synthetic_tasks[str(name)]
-    if str(name) not in tasks and (path.suffix or len(path.parts) > 1):
+        found = read_task(path)
+    elif str(name) in synthetic_tasks:
+        found = synthetic_tasks[str(name)]
+    elif str(name) not in tasks and (path.suffix or len(path.parts) > 1):
         raise UnweaveError(f"{name}: a task is a name or a file that ends in .jsonl or .csv")
-    found = tasks[str(name)]
-    return replace(found, first_token=True) if first_token else found
+    else:
+        found = tasks[str(name)]
+    strict = found.only_correct if only_correct is None else only_correct
+    if (first_token, strict) == (found.first_token, found.only_correct):
+        return found
+    return replace(found, first_token=first_token, only_correct=strict)
 
 
 def read_task(
@@ -79,25 +67,33 @@ def read_task(
         UnweaveError: For the first bad line; `validate` reports all.
     """
     path = Path(path)
-    prompts, problems = _read(path)
+    prompts, problems = read_prompts(path)
     if problems:
         line, reason = problems[0]
         where = f"{path} line {line}" if line else str(path)
         more = f" ({len(problems) - 1} more: unweave tasks validate {path})"
         raise UnweaveError(f"{where}: {reason}{more if len(problems) > 1 else ''}")
-    labelled = prompts[0][1].distractors == (OTHERS,)
-    sampler, sizes = listed([prompt for _, prompt in prompts])
+    return replace(as_task(path, prompts, metric), first_token=first_token)
+
+
+def as_task(
+    path: Path, lines: Sequence[tuple[int, Prompt]], metric: Metric = LOGIT_DIFFERENCE
+) -> Task:
+    """The prompts of a file as a task."""
+    prompts = [prompt for _, prompt in lines]
+    labelled = prompts[0].distractors == (OTHERS,)
+    sampler, sizes = listed(prompts)
     return Task(
         path.stem,
         f"{len(prompts)} prompts from {path.name}",
         MARGIN if labelled else metric,
         sampler,
-        first_token=first_token,
         sizes=sizes,
+        lines=tuple(lines),
     )
 
 
-def validate(
+def bad_lines(
     path: str | Path, model: Model | None = None, first_token: bool = False
 ) -> list[BadLine]:
     """Every bad line of a task file, with its number and the reason.
@@ -107,18 +103,25 @@ def validate(
         model: Given, its tokenizer is used to check answers and positions too.
         first_token: Whether the first token of a longer answer may stand for it.
     """
-    prompts, problems = _read(Path(path))
-    if model is not None:
-        words = Words(model)
-        for line, prompt in prompts:
-            try:
-                encode(words, prompt, first_token=first_token)
-            except UnweaveError as error:
-                problems.append(BadLine(line, str(error)))
-    return sorted(problems)
+    prompts, problems = read_prompts(Path(path))
+    return sorted([*problems, *not_encoded(prompts, model, first_token)] if model else problems)
 
 
-def _read(path: Path) -> tuple[list[tuple[int, Prompt]], list[BadLine]]:
+def not_encoded(
+    prompts: Sequence[tuple[int, Prompt]], model: Model, first_token: bool = False
+) -> list[BadLine]:
+    """The lines that a model's tokenizer cannot take, with the reason."""
+    words, found = Words(model), []
+    for line, prompt in prompts:
+        try:
+            encode(words, prompt, first_token=first_token)
+        except UnweaveError as error:
+            found.append(BadLine(line, str(error)))
+    return found
+
+
+def read_prompts(path: Path) -> tuple[list[tuple[int, Prompt]], list[BadLine]]:
+    """The prompts of a file by line, and what is wrong with the other lines or the file."""
     prompts, problems, first_seen = [], [], {}
     for line, found in _lines(path):
         if isinstance(found, BadLine):
@@ -141,7 +144,7 @@ def _lines(path: Path) -> list[tuple[int, "Prompt | BadLine"]]:
     """Each line's prompt, or what is wrong with it. Lines with labels need each other."""
     found: list[tuple[int, Prompt | BadLine]] = []
     labelled = []
-    for line, fields in _rows(path):
+    for line, fields in read_rows(path):
         try:
             if isinstance(fields, BadLine):
                 found.append((line, fields))
@@ -159,81 +162,10 @@ def _lines(path: Path) -> list[tuple[int, "Prompt | BadLine"]]:
     return sorted([*found, *paired], key=lambda one: one[0])
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    """The lines of a file that are not blank, as mappings."""
-    if path.suffix not in SUFFIXES:
-        raise UnweaveError(f"{path}: expected a file that ends in .jsonl or .csv")
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise UnweaveError(f"{path} cannot be read: {reason}") from error
-    return _csv_rows(text) if path.suffix == ".csv" else _json_rows(text)
-
-
-def _json_rows(text: str) -> Iterator[Row]:
-    for line, raw in enumerate(text.split("\n"), start=1):
-        if not raw.strip():
-            continue
-        try:
-            fields = json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            yield Row(line, BadLine(line, f"not JSON: {error}"))
-            continue
-        if isinstance(fields, dict):
-            yield Row(line, fields)
-        else:
-            yield Row(line, BadLine(line, "expected an object {…} with clean, corrupted, …"))
-
-
-def _csv_rows(text: str) -> Iterator[Row]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header: list[str] | None = None
-    end = 0
-    while True:
-        line = end + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield Row(line, BadLine(line, f"not CSV: {error}"))
-            return
-        end = reader.line_num
-        if not any(cell.strip() for cell in cells):
-            continue
-        if header is None:
-            header = [cell.strip() for cell in cells]
-            if bad := _bad_header(header):
-                yield Row(line, BadLine(line, bad))
-                return
-        elif len(cells) != len(header):
-            reason = f"{len(cells)} fields under {len(header)} columns: quote texts with commas"
-            yield Row(line, BadLine(line, reason))
-        else:
-            yield Row(line, _from_cells(dict(zip(header, cells, strict=True))))
-
-
-def _bad_header(header: list[str]) -> str | None:
-    if twice := [name for name in header if header.count(name) > 1]:
-        return f"column {twice[0]!r} twice"
-    unknown = [name for name in header if name not in COLUMNS]
-    return f"unknown column {unknown[0]!r}: {nearest(unknown[0], COLUMNS)}" if unknown else None
-
-
-def _from_cells(cells: dict[str, str]) -> dict[str, Any]:
-    fields: dict[str, Any] = {name: cell for name, cell in cells.items() if cell}
-    for name in ("answers", "distractors"):
-        if name in fields:
-            fields[name] = fields[name].split("|")
-    return fields
-
-
 def _prompt(fields: Mapping[str, Any]) -> Prompt:
     for name in fields:
         if name not in COLUMNS:
-            raise UnweaveError(f"unknown column {name!r}: {nearest(name, COLUMNS)}")
+            raise UnweaveError(unknown_column(name))
     clean, corrupted = _text(fields, "clean"), _text(fields, "corrupted")
     template = _text(fields, "template") if "template" in fields else ""
     answers, distractors = _several(fields, "answer"), _several(fields, "distractor")
@@ -253,7 +185,7 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
     if value is None:
         raise UnweaveError(f"{name!r} is missing")
     if not isinstance(value, str):
-        raise UnweaveError(f"{name} is {value!r}: expected a text")
+        raise UnweaveError(f"{name} is {short(value)}: expected a text")
     return value
 
 
@@ -266,7 +198,7 @@ def _several(fields: Mapping[str, Any], name: str) -> tuple[Answer, ...]:
     values = value if isinstance(value, list) else [value]
     for item in values:
         if not isinstance(item, str | int) or isinstance(item, bool):
-            raise UnweaveError(f"{given[0]} {item!r}: expected a text or a token id")
+            raise UnweaveError(f"{given[0]} {short(item)}: expected a text or a token id")
     return tuple(values)
 
 
@@ -276,19 +208,22 @@ def _spans(value: Any, clean: str) -> dict[str, Span]:
     except (ValueError, RecursionError) as error:
         raise UnweaveError(f"positions is not JSON: {error}") from error
     if not isinstance(positions, dict):
-        raise UnweaveError(f"positions is {positions!r}: expected names with [start, end] or text")
+        raise UnweaveError(
+            f"positions is {short(positions)}: expected names with [start, end] or text"
+        )
     return {name: _span(name, where, clean) for name, where in positions.items()}
 
 
 def _span(name: str, where: Any, clean: str) -> Span:
     if isinstance(where, str):
-        if clean.count(where) != 1 or not where:
+        count = clean.count(where) if where else 0
+        if count != 1:
             raise UnweaveError(
-                f"position {name!r}: {where!r} is {clean.count(where) if where else 0} times in "
-                "the clean text; give [start, end]"
+                f"position {name!r}: {short(where)} is {count} times in the clean text; give "
+                "[start, end]"
             )
         start = clean.index(where)
         return start, start + len(where)
     if not (isinstance(where, list) and len(where) == 2 and all(type(end) is int for end in where)):
-        raise UnweaveError(f"position {name!r} is {where!r}: expected [start, end] or a text")
+        raise UnweaveError(f"position {name!r} is {short(where)}: expected [start, end] or a text")
     return where[0], where[1]

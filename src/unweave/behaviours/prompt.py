@@ -1,4 +1,4 @@
-"""`Prompt`: one clean text, its corrupted twin, and what should follow."""
+"""`Prompt`: one clean text, its corrupted counterpart, and what should follow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,19 @@ from unweave.errors import UnweaveError
 
 Span = tuple[int, int]
 Answer = str | int
-OTHERS = -1  # as a distractor: every class that is no answer
+OTHERS = -1  # as a distractor: every class that is not an answer
+MOST_CHARACTERS = 100_000  # of a text: tokenizers need about a kilobyte a character
+
+
+def short(value: object) -> str:
+    """A value for an error of one line."""
+    said = repr(value)
+    return said if len(said) <= 80 else f"{said[:77]}…"
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One example of a task, as text, so that it serves any tokenizer.
+    """One example of a task, as text, for any tokenizer.
 
     Args:
         clean: The text that shows the behaviour.
@@ -22,7 +29,7 @@ class Prompt:
         distractors: What should not; `OTHERS` for every other class of a classifier.
         template: Prompts of one template and one length align token by token.
         spans: Named positions as character spans of the clean text.
-        key: Prompts with one key never fall into different parts (discover, evaluate, reference);
+        key: Prompts with one key never fall into different parts (see `sampling.py`);
             the clean text unless given. Give one where prompts share a text, such as a corrupted
             prompt that is another prompt's clean one.
 
@@ -39,17 +46,18 @@ class Prompt:
     key: str = ""
 
     def __post_init__(self) -> None:
+        self._check_lengths()
         if not self.clean or not self.corrupted:
             raise UnweaveError(f"the {'corrupted' if self.clean else 'clean'} text is empty")
         if self.clean == self.corrupted:
             raise UnweaveError(
-                f"clean and corrupted are the same text, {self.clean!r}: corrupt what the answer "
-                "depends on"
+                f"clean and corrupted are the same text, {short(self.clean)}: corrupt what the "
+                "answer depends on"
             )
         texts = (self.clean, self.corrupted, *self.answers, *self.distractors)
         if any("\ud800" <= c <= "\udfff" for text in texts for c in str(text)):
             raise UnweaveError(
-                "a text holds half a character (a lone surrogate): mend its encoding"
+                "a text has half a character (a lone surrogate): correct its encoding"
             )
         for noun, texts in (("answer", self.answers), ("distractor", self.distractors)):
             if not texts:
@@ -57,15 +65,26 @@ class Prompt:
             if "" in texts:
                 raise UnweaveError(f"an empty {noun}: give a word, with its leading space")
         if both := [text for text in self.answers if text in self.distractors]:
-            raise UnweaveError(f"{both[0]!r} is an answer and a distractor: drop one")
+            raise UnweaveError(f"{short(both[0])} is an answer and a distractor: drop one")
         for name, span in self.spans.items():
             _check_span(name, span, self.clean)
+
+    def _check_lengths(self) -> None:
+        named = [("clean text", self.clean), ("corrupted text", self.corrupted)]
+        named += [("answer", text) for text in self.answers]
+        named += [("distractor", text) for text in self.distractors]
+        for noun, text in named:
+            if isinstance(text, str) and len(text) > MOST_CHARACTERS:
+                raise UnweaveError(
+                    f"the {noun} has {len(text):,} characters, at most {MOST_CHARACTERS:,} are "
+                    "possible: shorten it"
+                )
 
 
 def _check_span(name: str, span: Span, text: str) -> None:
     if not name or name.lstrip("-").isdigit() or any(c.isspace() or c == "@" for c in name):
         raise UnweaveError(
-            f"{name!r} cannot name a position: use letters, without spaces or @, not a number"
+            f"{short(name)} cannot name a position: use letters, without spaces or @, not a number"
         )
     if name == "end":
         raise UnweaveError("the position 'end' is where the metric reads: choose another name")
@@ -78,10 +97,10 @@ def _check_span(name: str, span: Span, text: str) -> None:
 
 
 def fill(pattern: str, **words: str) -> tuple[str, dict[str, Span]]:
-    """Fills the `{slots}` of a pattern and says where each word came to lie.
+    """Fills the `{slots}` of a pattern and gives the span of each word.
 
     A slot written `{word:label}` is filled with `word` and its span is called `label`, so that
-    one word can stand, and be named, in several places.
+    one word can have several named positions.
     """
     text, spans, rest = "", {}, pattern
     while "{" in rest:

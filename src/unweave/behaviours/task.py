@@ -13,7 +13,7 @@ from itertools import islice
 
 from unweave.batch import Batch
 from unweave.behaviours.accuracy import ROWS, clean_metric
-from unweave.behaviours.encoding import to_batch
+from unweave.behaviours.encoding import encode, to_batch
 from unweave.behaviours.prompt import Prompt
 from unweave.behaviours.sampling import (
     Part,
@@ -91,6 +91,7 @@ class Task:
             language model.
         new_templates: Templates that only evaluation uses; the search never sees them.
         sizes: How many prompts each part has; None where prompts are generated.
+        lines: A file's prompts by line, all of which are checked before the first is drawn.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Task:
     model: str | None = None
     new_templates: tuple[str, ...] = ()
     sizes: Mapping[Part, int] | None = None
+    lines: tuple[tuple[int, Prompt], ...] = ()
 
     @property
     def own_model(self) -> str:
@@ -161,8 +163,9 @@ class Task:
             )
         for count in (n, per_group):
             if count is not None:
-                _check_count(count)
+                check_count(count)
         words = Words(model)
+        self._check_lines(words)
         drawn = self._sample(words, seed, part, templates)
         if part == "reference":
             chosen = every_group(words, drawn, per_group or self.per_group)[:n]
@@ -183,7 +186,7 @@ class Task:
         Raises:
             UnweaveError: When it has fewer.
         """
-        _check_count(n)
+        check_count(n)
         found = sum(1 for _ in islice(self._sample(Words(model), 0, part, templates), n))
         if found < n:
             raise UnweaveError(
@@ -202,6 +205,13 @@ class Task:
             if short in (name, *circuit.aliases):
                 return circuit
         return None
+
+    def _check_lines(self, words: Words) -> None:
+        for line, prompt in self.lines:
+            try:
+                encode(words, prompt, self.relative, self.first_token)
+            except UnweaveError as error:
+                raise UnweaveError(f"task {self.name}, line {line}: {error}") from error
 
     def _sample(
         self, words: Words, seed: int, part: Part, templates: Templates | None
@@ -236,7 +246,8 @@ class Task:
         return kept[:n]
 
 
-def _check_count(n: int) -> None:
+def check_count(n: int) -> None:
+    """Raises unless this many prompts can be asked for at all."""
     if not 1 <= n <= MOST_PROMPTS:
         raise UnweaveError(f"{n} prompts: expected 1 to {MOST_PROMPTS}")
 

@@ -4,12 +4,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from unweave.behaviours.prompt import Span
+from unweave.behaviours.prompt import Span, short
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 
 # Tokenizers split at blanks before anything else, so the last word is all the context there is.
 _TAIL = re.compile(r"\s*\S+\s*\Z")
+
+
+def _tail(context: str) -> str:
+    found = _TAIL.search(context)
+    return found.group() if found else context
 
 
 def continues(context: str, text: str) -> bool:
@@ -36,7 +41,7 @@ class Words:
 
         Args:
             candidates: Words without the leading space; a text is split at its blanks.
-            at_least: How many the task cannot do without.
+            at_least: How many the task needs.
 
         Raises:
             UnweaveError: When fewer are left.
@@ -62,11 +67,16 @@ class Words:
         the context tells which token follows. Where both would merge into other tokens ("17" and
         "34" into "1734"), those of the text on its own.
         """
-        tail = _TAIL.search(context)
-        before = tail.group() if tail else context
-        known, whole = self._ids(before), self._ids(before + text)
-        merged = whole[: len(known)] != known
-        return self._ids(text) if merged else whole[len(known) :]
+        before = _tail(context)
+        if self.merges(context, text):
+            return self._ids(text)
+        return self._ids(before + text)[len(self._ids(before)) :]
+
+    def merges(self, context: str, text: str) -> bool:
+        """Whether the last tokens of `context` are other ones when `text` follows."""
+        before = _tail(context)
+        known = self._ids(before)
+        return self._ids(before + text)[: len(known)] != known
 
     def token(self, context: str, text: str, remedy: str, first: bool = False) -> int:
         """The one token that `text` is after `context`.
@@ -76,15 +86,17 @@ class Words:
             first: Whether the first of several stands for all.
 
         Raises:
-            UnweaveError: When it is no single token, or one that the tokenizer does not know.
+            UnweaveError: When it is not a single token, or is one that the tokenizer does not know.
         """
         tokens, name = self.after(context, text), self.model.name
         if tokens and tokens[0] == self._unknown:
-            raise UnweaveError(f"{text!r} is not in the vocabulary of {name}: choose another word")
+            raise UnweaveError(
+                f"{short(text)} is not in the vocabulary of {name}: choose another word"
+            )
         if len(tokens) == 1 or (first and tokens):
             return tokens[0]
-        pieces = "|".join(self.model.decode(token) for token in tokens)
-        raise UnweaveError(f"{text!r} is {len(tokens)} tokens for {name} ({pieces}): {remedy}")
+        pieces = "|".join(self.model.decode(token) for token in tokens[:8])
+        raise UnweaveError(f"{short(text)} is {len(tokens)} tokens for {name} ({pieces}): {remedy}")
 
     def pieces(self, text: str) -> list[Span]:
         """The characters that each token of a text covers, special tokens left out."""

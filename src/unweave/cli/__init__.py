@@ -13,14 +13,17 @@ are imported inside the function. A command that has to fail without an error ra
 """
 
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from io import TextIOWrapper
+from typing import Annotated, Any
 
 import typer
 
 from unweave import __version__
-from unweave.errors import UnweaveError
+from unweave.errors import UnweaveError, UnweaveWarning
 from unweave.registry import Registry
 
 commands: Registry[Callable[..., None] | typer.Typer] = Registry("command", "unweave.cli")
@@ -42,14 +45,16 @@ def main(args: Sequence[str] | None = None) -> int:
         args: What follows `unweave` on the command line; taken from there if not given.
 
     Returns:
-        The exit code: 0; 2 for an error that the user can mend, printed as one line; 130 when
+        The exit code: 0; 2 for an error that the user can fix, printed as one line; 130 when
         interrupted; else what the command asked for with `typer.Exit`.
     """
     args = list(sys.argv[1:] if args is None else args)
     settings = Settings()
+    _print_anything()
     try:
-        app = _build_app(settings)
-        code = app(args or ["--help"], prog_name="unweave", standalone_mode=False)
+        with _notes():
+            app = _build_app(settings)
+            code = app(args or ["--help"], prog_name="unweave", standalone_mode=False)
     except (UnweaveError, typer.TyperException) as error:
         if settings.debug:
             raise
@@ -60,6 +65,30 @@ def main(args: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         typer.echo("interrupted", err=True)
     return code or 0
+
+
+def _print_anything() -> None:
+    """Characters that the terminal cannot show (Δ in ASCII, a path of odd bytes) become escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Within this block our warnings are lines of their own on standard error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UnweaveWarning)
+        usual = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, UnweaveWarning):
+                typer.echo(f"note: {message}", err=True)
+            else:
+                usual(message, category, *where)
+
+        warnings.showwarning = show
+        yield
 
 
 def _one_line(error: UnweaveError | typer.TyperException) -> str:

@@ -81,6 +81,7 @@ def attribute(
 ) -> None:
     """Show how much each word adds to a class or token, over the runner-up."""
     from rich.console import Console
+    from rich.markup import escape
 
     from unweave.attribution import attribute as attribute_texts
     from unweave.attribution import compare as compare_texts
@@ -100,7 +101,7 @@ def attribute(
         raise UnweaveError("--corrupted is for one text: drop --file")
     texts = _texts(text, file)
     progress = Console(stderr=True)
-    with progress.status(f"loading {model}") as status:
+    with progress.status(f"loading {escape(model)}") as status:
         loaded: Model = load(model)
         status.update("attributing")
         if compare:

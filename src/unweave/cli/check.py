@@ -39,7 +39,7 @@ def check(
     """
     from rich.console import Console
 
-    if (model is None) == (architecture is None):
+    if bool(model) == bool(architecture):
         raise UnweaveError(
             "check needs a model or a family: unweave check smollm2-135m, "
             "or unweave check --architecture llama"
@@ -48,25 +48,24 @@ def check(
     table, failures = _check_model(model) if model else _check_architecture(str(architecture))
     console.print(table)
     for line in failures:
-        console.print(line, style="red", soft_wrap=True)
+        console.print(line, style="red", soft_wrap=True, markup=False)
     if failures:
         raise typer.Exit(1)
 
 
 def _check_model(name: str) -> "tuple[Table, list[str]]":
-    from unweave.model.loading import from_transformers, oracle
+    from unweave.model.loading import comparison
     from unweave.testing import compare
 
-    # `load` shares the weights of the same object, so this is the network that it gives.
-    reference = oracle(name)
-    network = from_transformers(reference, name=name).network
-    parity = compare(network, reference, name, lengths=LENGTHS)
+    found = comparison(name)
+    parity = compare(found.network, found.reference, name, lengths=LENGTHS)
     table = _component_table(parity)
     allowed = min(delta.bound for delta in parity.deltas if delta.component == parity.output)
     table.caption = (
         f"output: max |Δ| {parity.worst:.1e}, allowed {allowed:.0e}; "
         f"top-1 equal at {parity.agreement:.1%} of tokens"
     )
+    table.caption += f"\n{found.note}" if found.note else ""
     return table, [] if parity.passed else [str(parity)]
 
 
@@ -104,9 +103,13 @@ def _check_architecture(name: str) -> "tuple[Table, list[str]]":
 
 def _table(title: str, columns: Sequence[str]) -> "Table":
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
+    # A path may have brackets in it, which are not markup.
+    table = Table(
+        title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left"
+    )
     first, *others = columns
     table.add_column(first, no_wrap=True)
     for column in others:

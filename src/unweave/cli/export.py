@@ -28,12 +28,12 @@ def export(
     """
     from unweave.registry import nearest
     from unweave.report.exports import FORMATS
-    from unweave.report.folder import read_run
+    from unweave.report.folder import read_shown
 
     if form not in FORMATS:
         raise UnweaveError(f"unknown format {form!r}: {nearest(form, FORMATS)}")
     name, write = FORMATS[form]
-    text = write(read_run(run))
+    text = write(read_shown(run))
     if str(out) == "-":
         typer.echo(text, nl=False)
         return

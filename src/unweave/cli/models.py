@@ -57,7 +57,7 @@ def _show(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(markup=False)  # a path may have brackets in it
     table = Table("model", "what", "at hand", title="Bundled models", title_justify="left")
     for model in found["bundled"]:
         name = f"{model['name']} (default)" if model["default"] else model["name"]

@@ -25,6 +25,12 @@ def plot(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="For the circuit: how many nodes to draw.")
     ] = None,
+    relevance: Annotated[
+        bool,
+        typer.Option(
+            "--relevance", help="For the circuit: also relevance between nodes (untested)."
+        ),
+    ] = False,
     width: Annotated[
         float, typer.Option(min=1, help="In inches: 3.4 for one column, 7 for two.")
     ] = 3.4,
@@ -38,7 +44,7 @@ def plot(
     """
     from unweave.experiments.files import read_json
     from unweave.registry import nearest
-    from unweave.report.folder import read_run
+    from unweave.report.folder import read_shown
     from unweave.report.plots import FIGURES, SUFFIXES, Look, save
 
     if figure not in FIGURES:
@@ -46,6 +52,6 @@ def plot(
     if out.suffix.lower() not in SUFFIXES:
         raise UnweaveError(f"{out}: expected a file that ends in {', '.join(SUFFIXES)}")
     comparison = None if compare is None else read_json(compare / "compare.json", "a comparison")
-    found = read_run(run, comparison)
-    save(found, figure, out, Look(width, position, round_, nodes))
+    found = read_shown(run, comparison)
+    save(found, figure, out, Look(width, position, round_, nodes, relevance))
     typer.echo(out)

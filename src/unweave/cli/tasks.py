@@ -11,16 +11,33 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from unweave.batch import Batch
+    from unweave.behaviours.sampling import Part
     from unweave.behaviours.task import Task
+    from unweave.behaviours.validation import Validation
     from unweave.model.model import Model
 
 _NEXT_LINE = "\n" + " " * 16  # keeps a prompt of several lines below its first
 MEASURED = 32  # prompts on which `show` measures a model
+SHOWN_WRONG = 8  # wrongly answered prompts that `validate` prints
+_USES: "dict[Part, str]" = {
+    "discover": "to search on",
+    "check": "to check on",
+    "evaluate": "to evaluate on",
+    "reference": "for reference means",
+}
 
 app = typer.Typer(help="List tasks, show their prompts, check a task file.")
 commands.register("tasks")(app)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+OnlyCorrect = Annotated[
+    bool | None,
+    typer.Option(
+        "--only-correct/--keep-wrong",
+        help="Use only prompts that the model answers correctly [default: as the task has it].",
+        show_default=False,
+    ),
+]
 FirstToken = Annotated[
     bool, typer.Option("--first-token", help="Let the first token of a longer answer stand for it.")
 ]
@@ -77,29 +94,36 @@ def show(
         str | None,
         typer.Option("--model", help="The task's own or smollm2-135m unless given."),
     ] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="How many prompts to show.")] = 3,
+    n: Annotated[
+        int | None, typer.Option("-n", help="How many prompts to show [default: 3].")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
     first_token: FirstToken = False,
     as_json: AsJson = False,
 ) -> None:
     """Print prompts with their labelled tokens, the metric, and how a model does."""
     from rich.console import Console
+    from rich.markup import escape
 
     from unweave.behaviours.accuracy import lacks_bos, task_accuracy
     from unweave.behaviours.file import find_task
+    from unweave.behaviours.task import check_count
     from unweave.model.loading import load
 
-    found = find_task(task, first_token)
+    found, shown = find_task(task, first_token), 3 if n is None else n
+    check_count(shown)
     console = Console(stderr=True)
     name = model or found.own_model
-    with console.status(f"loading {name}"):
+    with console.status(f"loading {escape(name)}"):
         loaded = load(name)
-    drawn = found.prompts(loaded, max(n, MEASURED), seed, "evaluate", only_correct=False)
+    if n is not None:
+        found.require(loaded, n, "evaluate")
+    drawn = found.prompts(loaded, max(shown, MEASURED), seed, "evaluate", only_correct=False)
     batch = found.encode(loaded, drawn)
     accuracy = task_accuracy(loaded, batch)
     if accuracy.fails and lacks_bos(loaded):
         console.print("warning: no BOS token is put in front; try bos=True", style="yellow")
-    examples = [_example(loaded, batch, i) for i in range(min(n, len(batch)))]
+    examples = [_example(loaded, batch, i) for i in range(min(shown, len(batch)))]
     for example, prompt in zip(examples, drawn, strict=False):
         example |= {"answers": prompt.answers, "distractors": prompt.distractors}
     about = _about(found) | {
@@ -133,7 +157,9 @@ def _print(about: dict[str, Any], model: "Model") -> None:
 
     console = Console(highlight=False)
     measured = about["measured"]
-    console.print(f"[bold]{about['name']}[/]: {about['summary']}")
+    console.print(
+        Text(about["name"], style="bold").append(f": {about['summary']}", style="not bold")
+    )
     console.print(Text(f"metric: {about['metric']} at end, {about['formula']}"))
     console.print(
         Text(
@@ -174,21 +200,68 @@ def validate(
     file: Annotated[str, typer.Argument(help="A .jsonl or .csv file with prompts.")],
     model: Annotated[
         str | None,
-        typer.Option("--model", help="Also check answers and positions with its tokenizer."),
+        typer.Option("--model", help="The model to use it with [default: smollm2-135m]."),
     ] = None,
+    file_only: Annotated[
+        bool, typer.Option("--file-only", help="Check the lines alone and load no model.")
+    ] = False,
     first_token: FirstToken = False,
+    only_correct: OnlyCorrect = None,
     as_json: AsJson = False,
 ) -> None:
-    """Report every bad line of a task file; exits with 1 when there is one."""
-    from unweave.behaviours.file import validate as check
-    from unweave.model.loading import load
+    """Check a task file as discover will: lines, parts, accuracy; exits with 1 for a problem."""
+    from rich.console import Console
+    from rich.markup import escape
 
-    problems = check(file, None if model is None else load(model), first_token)
+    from unweave.behaviours.validation import is_labelled
+    from unweave.behaviours.validation import validate as check
+    from unweave.errors import UnweaveError
+    from unweave.model.loading import load
+    from unweave.model.sources import DEFAULT
+
+    if file_only and model is not None:
+        raise UnweaveError("--file-only loads no model: drop it, or --model")
+    if model is None and not file_only and is_labelled(file):
+        raise UnweaveError(
+            f"{file} has text and label, which need a classifier: give one with --model, or check "
+            "the lines alone with --file-only"
+        )
+    loaded, name = None, model or DEFAULT
+    if not file_only:
+        with Console(stderr=True).status(f"loading {escape(name)}"):
+            loaded = load(name)
+    found = check(file, loaded, first_token, bool(only_correct))
     if as_json:
-        typer.echo(json.dumps([problem._asdict() for problem in problems], indent=2))
+        typer.echo(json.dumps(found.to_json(), indent=2))
     else:
-        for line, reason in problems:
-            typer.echo(f"line {line}: {reason}" if line else reason)
-        typer.echo(f"{file}: {len(problems)} problems" if problems else f"{file}: no problems")
-    if problems:
+        for line in _findings(file, found):
+            typer.echo(line)
+        if loaded is not None and not found.problems:
+            given = () if model is None else ("--model", model)
+            typer.echo(" ".join(("next: unweave discover", file, *given, *found.options)))
+    if found.problems:
         raise typer.Exit(1)
+
+
+def _findings(file: str, found: "Validation") -> list[str]:
+    """What `validate` prints."""
+    lines = []
+    if found.sizes:
+        sizes = ", ".join(f"{found.sizes[part]} {use}" for part, use in _USES.items())
+        lines.append(f"{found.prompts} prompts: {sizes}")
+    if found.accuracy is not None:
+        lines.append(
+            f"{found.model} on the {found.measured} discovery prompts: "
+            f"{found.accuracy.correct:.0%} correct (discover needs {found.needed:.0%}), metric "
+            f"{found.accuracy.metric:+.2f}"
+        )
+    for wrong in found.wrong[:SHOWN_WRONG]:
+        text = wrong.clean if len(wrong.clean) <= 60 else f"…{wrong.clean[-59:]}"
+        lines.append(f"  wrong, line {wrong.line}: metric {wrong.metric:+.2f} after {text!r}")
+    if len(found.wrong) > SHOWN_WRONG:
+        lines.append(f"  and {len(found.wrong) - SHOWN_WRONG} more (--json lists all)")
+    lines += [f"note: {note}" for note in found.notes]
+    lines += [f"line {n}: {reason}" if n else f"problem: {reason}" for n, reason in found.problems]
+    count = len(found.problems)
+    lines.append(f"{file}: {count} problem{'s' * (count > 1)}" if count else f"{file}: no problems")
+    return lines

@@ -121,6 +121,10 @@ class Decompose:
         self._next += 1
         return self.tape[self._next - 1]
 
+    def finish(self) -> None:
+        """Every total of the stage has been taken, each by its own operation."""
+        assert self._next == len(self.tape), f"{self._next} of {len(self.tape)} totals were used"
+
     def _result(self, rel: Tensor, total: Tensor, start: int, place: str) -> Split:
         if self.rules.clamps(place):
             rel = clamp(rel, total[:, start:])
@@ -129,26 +133,21 @@ class Decompose:
     def constant(self, x: Tensor) -> Split:
         return Split(None, self._total(), self.start)
 
-    def linear(self, x: Split, w: Linear, place: str) -> Split:
+    def _apply(self, x: Split, place: str, rule: Callable[[Tensor, Tensor], Tensor]) -> Split:
+        """One input, one rule of β and the output's total; nothing relevant stays nothing."""
         out = self._total()
         if x.rel is None:
             return Split(None, out, x.start)
-        rel = self.rules.linear(x.rel, w, out[:, x.start :])
-        return self._result(rel, out, x.start, place)
+        return self._result(rule(x.rel, out[:, x.start :]), out, x.start, place)
+
+    def linear(self, x: Split, w: Linear, place: str) -> Split:
+        return self._apply(x, place, lambda rel, out: self.rules.linear(rel, w, out))
 
     def norm(self, x: Split, w: Norm, place: str) -> Split:
-        out = self._total()
-        if x.rel is None:
-            return Split(None, out, x.start)
-        rel = self.rules.norm(x.rel, x.seen, w, out[:, x.start :])
-        return self._result(rel, out, x.start, place)
+        return self._apply(x, place, lambda rel, out: self.rules.norm(rel, x.seen, w, out))
 
     def activation(self, x: Split, f: Activation, place: str) -> Split:
-        out = self._total()
-        if x.rel is None:
-            return Split(None, out, x.start)
-        rel = self.rules.activation(x.rel, x.seen, f, out[:, x.start :])
-        return self._result(rel, out, x.start, place)
+        return self._apply(x, place, lambda rel, out: self.rules.activation(rel, x.seen, f, out))
 
     def gate(self, gate: Split, up: Split, f: Activation, place: str) -> Split:
         out = self._total()

@@ -9,20 +9,23 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unweave.ablation import (
-    ZERO,
-    Ablation,
-    activations,
-    counterfactual,
-    position_index,
-    side_of,
-)
+from unweave.ablation import ZERO, Ablation, activations, position_index, side_of
 from unweave.batch import Batch, Readout
 from unweave.circuits import Scores
-from unweave.decomposition.engine import Interrupted, Job, check_devices, drive
-from unweave.decomposition.memory import memory_budget
-from unweave.decomposition.readers import Keep, MetricScores, Pairs, PairTarget, pair_targets
-from unweave.decomposition.readout import columns_of, reader
+from unweave.decomposition.engine import Job, check_devices, sweep_parts
+from unweave.decomposition.jobs import LOGITS, Setting, Text
+from unweave.decomposition.memory import kept_bytes, scores_bytes
+from unweave.decomposition.precision import Precision, widened
+from unweave.decomposition.readers import (
+    Keep,
+    Kept,
+    MetricScores,
+    Pairs,
+    Reader,
+    pair_measures,
+    targets_by_point,
+)
+from unweave.decomposition.readout import MetricHead, columns_of, metric_head
 from unweave.decomposition.ruleset import RuleSet, find_rules
 from unweave.decomposition.sources import Source, read_sources
 from unweave.errors import UnweaveError
@@ -30,11 +33,7 @@ from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.sites import Point, Site, parse
 
-Text = str | Sequence[str] | Int[Tensor, "batch position"] | Inputs
 Measure = Literal["ratio", "share", "signed"]
-Precision = Literal["float64", "tf32"]
-
-LOGITS = Point("logits")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +45,10 @@ class Decomposition:
         rel: By target name, β: [source, batch, position, …].
         total: By target name, T: [batch, position, …].
         mask: By target name, the positions that hold a real token.
-        completeness: How far the totals lie from a plain run of the model (rounding only).
+        completeness: The largest relative difference, rounding only, that the run's checks found:
+            totals against a plain run of the model, and what each rule makes of β = T.
+        tf32: By how much TF32 changed a few sources that were also run in float32, as a share of
+            the largest value; None where it was not used.
     """
 
     sources: tuple[str, ...]
@@ -54,6 +56,7 @@ class Decomposition:
     total: Mapping[str, Float[Tensor, "batch position *unit"]]
     mask: Mapping[str, Bool[Tensor, "batch position"]]
     completeness: float
+    tf32: float | None = None
 
     def rest(self, target: str) -> Float[Tensor, "source batch position *unit"]:
         """γ = T − β."""
@@ -101,13 +104,15 @@ def decompose(
         ablation: What sources are compared with: "zero", a `Ablation`, or counterfactual tokens.
         positions: Named positions: the index in each example.
         columns: Logit columns to compute; None for all.
-        memory: Budget such as "4GB"; None takes half of what is free.
-        precision: "float64", or "tf32" for products of relevant parts on a GPU.
+        memory: What the call may take beyond the model, its result included, such as "4GB"; None
+            takes half of what is free.
+        precision: "float32", "tf32" (products of relevant parts, on a GPU) or "float64"; None is
+            TF32 where the GPU has it, with a self-check, and else the model's own.
 
     Returns:
         β and T at every target, and how complete the split is.
     """
-    model = _with_precision(model, precision)
+    model = widened(model, precision)
     inputs, given = model.inputs(tokens), read_sources(model, sources)
     check_devices(model.network, inputs, ZERO)
     names = [targets] if isinstance(targets, str) else list(targets)
@@ -115,39 +120,43 @@ def decompose(
     for site in sites:
         model.check_site(site)
     _warn_upstream(given, sites)
-    network = model.network
     if columns is not None:
-        network = replace(network, head=columns_of(network.head, torch.tensor(columns)))
+        head = columns_of(model.network.head, torch.tensor(columns))
+        model = replace(model, network=replace(model.network, head=head))
     points = frozenset(site.point for site in sites)
-    rule_set, named = find_rules(rules), dict(positions or {})
-    job = Job(
-        network=network,
-        inputs=inputs,
-        sources=given,
-        positions=named,
-        ablation=_ablation(model, ablation, given, points, inputs),
-        rules=rule_set,
-        reads=None,
-        last=max(points, key=lambda point: point.depth),
-        kept=0,
-        budget=memory_budget(memory, network.device),
-        tf32=precision == "tf32",
+    named = dict(positions or {})
+    setting = Setting(model, model.network, inputs, named, find_rules(rules), precision, memory)
+    last = max(points, key=lambda point: point.depth)
+    job = setting.job(
+        given, ablation, points, None, last, lambda n: kept_bytes(model.network, inputs, sites, n)
     )
-    kept: dict[int, Keep] = {}  # by first example: a part that ran out of memory is begun again
+    return _kept(model, job, names, sites)
 
-    def collectors(part: slice) -> list[Keep]:
-        kept[part.start] = Keep(points, len(given), part)
-        return [kept[part.start]]
 
-    completeness, parts = drive(job, collectors), list(kept.values())
-    for keep in parts:
+def _kept(model: Model, job: Job, names: Sequence[str], sites: Sequence[Site]) -> Decomposition:
+    """Runs a job and keeps β and T at every target."""
+    inputs = job.inputs
+    wheres = [position_index(site, inputs, job.positions) for site in sites]
+    store = Kept(job.rows, len(inputs.mask))
+
+    def readers(part: slice) -> list[Reader]:
+        return [Keep(targets_by_point(sites, wheres, part), part, store)]
+
+    completeness, change = 0.0, None
+    for part in sweep_parts(job, readers):
+        completeness = max(completeness, part.completeness)
+        change = part.tf32 if change is None else change
         # No source reached these points: they lie upstream of every one.
-        keep.fill(activations(model, inputs.select(keep.part), points - keep.rel.keys()))
-    read = dict(zip(names, sites, strict=True))
-    rel = {n: _joined([k.rel for k in parts], s, 1, inputs, named) for n, s in read.items()}
-    total = {n: _joined([k.total for k in parts], s, 0, inputs, named) for n, s in read.items()}
-    mask = {n: _real(total[n], s, inputs) for n, s in read.items()}
-    return Decomposition(tuple(map(str, given)), rel, total, mask, completeness)
+        keep = part.readers[0]
+        assert isinstance(keep, Keep)
+        unreached = {s.point for i, s in enumerate(sites) if not keep.reached(i)}
+        keep.fill(activations(model, inputs.select(part.examples), unreached))
+    count = len(job.sources)
+    rel = {name: store.rel[i][:count] for i, name in enumerate(names)}
+    total = {name: store.total[i] for i, name in enumerate(names)}
+    mask = {n: _real(total[n], s, inputs) for n, s in zip(names, sites, strict=True)}
+    sources = tuple(map(str, job.sources))
+    return Decomposition(sources, rel, total, mask, completeness, change)
 
 
 def relevance(
@@ -170,129 +179,112 @@ def relevance(
         target: The metric, bound to answers and read positions; None takes the batch's own.
         pairs: Inner targets for R(s, t): "heads", "heads@end", site names, or () for none.
         normalise: Divide each score by the mean magnitude of its source's layer.
+        memory: As in `decompose`.
+        precision: As in `decompose`; `about` tells by how much TF32 changed the scores.
 
     Returns:
-        Scores, averaged over examples. On Ctrl-C, those of the examples that were finished.
+        Scores, averaged over examples.
     """
-    model = _with_precision(model, precision)
+    model = widened(model, precision)
+    inputs, readout, named = _read_batch(model, tokens, target, positions)
+    if isinstance(tokens, Batch) and ablation == "counterfactual":
+        ablation = tokens.corrupted
+    given, rule_set = read_sources(model, sources), find_rules(rules)
+    inner = [s.sites[0] for s in read_sources(model, pairs)] if len(pairs) else []
+    points = frozenset(site.point for site in inner)
+    head = metric_head(model, inputs, readout, rule_set)
+    # A classifier reads its first position; a target past the cut needs every position.
+    where = torch.zeros_like(readout.read) if model.network.head.first else readout.read
+    whole = any(point.depth > _cut(model).depth for point in points)
+    setting = Setting(model, head.network, inputs, named, rule_set, precision, memory)
+    reads = None if whole else where[:, None]
+    job = setting.job(
+        given,
+        ablation,
+        points,
+        reads,
+        LOGITS,
+        lambda n: scores_bytes(head.network, inputs, n, len(inner)),
+    )
+    return _scored(model, job, head, inner, where if whole else torch.zeros_like(where), normalise)
+
+
+def _read_batch(
+    model: Model,
+    tokens: Text | Batch,
+    target: Readout | None,
+    positions: Mapping[str, Int[Tensor, " batch"]] | None,
+) -> tuple[Inputs, Readout, dict[str, Int[Tensor, " batch"]]]:
+    """Inputs, metric and named positions, of a task's batch or as they are given."""
     batch = tokens if isinstance(tokens, Batch) else None
     inputs = tokens.clean if isinstance(tokens, Batch) else model.inputs(tokens)
     check_devices(model.network, inputs, ZERO)
     readout = target or (batch.readout if batch is not None else None)
     if readout is None:
         raise UnweaveError("no metric: pass target=Readout(…), or a task's batch as tokens")
-    named = dict(positions or (batch.positions if batch is not None else {}))
-    if batch is not None and ablation == "counterfactual":
-        ablation = batch.corrupted
-    given, rule_set = read_sources(model, sources), find_rules(rules)
-    inner = [s.sites[0] for s in read_sources(model, pairs)] if len(pairs) else []
-    points = frozenset(site.point for site in inner)
-    read = reader(model, inputs, readout, rule_set)
-    # A classifier reads its first position; a target past the cut needs every position.
-    where = torch.zeros_like(readout.read) if model.network.head.first else readout.read
-    whole = any(point.depth > _cut(model).depth for point in points)
-    job = Job(
-        network=read.network,
-        inputs=inputs,
-        sources=given,
-        positions=named,
-        ablation=_ablation(model, ablation, given, points, inputs),
-        rules=rule_set,
-        reads=None if whole else where[:, None],
-        last=LOGITS,
-        kept=0,
-        budget=memory_budget(memory, model.network.device),
-        tf32=precision == "tf32",
-    )
-    like = {"dtype": model.network.dtype, "device": model.network.device}
-    values = torch.zeros(len(given), len(inputs.mask), **like)
-    sums = torch.zeros(4, len(given), len(inner), **like)
-    pending: dict[int, Tensor] = {}
+    return inputs, readout, dict(positions or (batch.positions if batch is not None else {}))
 
-    def collectors(part: slice) -> list:
-        _commit(pending, sums, part.start)
-        fresh = pending[part.start] = torch.zeros_like(sums)
-        weights = None if read.weights is None else read.weights[part]
-        at = where[part] if whole else torch.zeros_like(where[part])
-        metric = MetricScores(read.readout.select(part), rule_set, weights, at, values[:, part])
-        sited = [PairTarget(s, position_index(s, inputs, named)) for s in inner]
-        sited = [replace(t, where=None if t.where is None else t.where[part]) for t in sited]
-        masks = {point: side_of(point, inputs).mask[part] for point in points}
+
+def _scored(
+    model: Model,
+    job: Job,
+    head: MetricHead,
+    inner: Sequence[Site],
+    at: Int[Tensor, " batch"],
+    normalise: bool,
+) -> Scores:
+    """Runs a job and scores its sources against the metric and the inner targets."""
+    like = {"dtype": model.network.dtype, "device": model.network.device}
+    values = torch.zeros(job.rows, len(at), **like)
+    sums = torch.zeros(4, job.rows, len(inner), **like)
+    wheres = [position_index(site, job.inputs, job.positions) for site in inner]
+
+    def readers(part: slice) -> list[Reader]:
+        weights = None if head.weights is None else head.weights[part]
+        readout = head.readout.select(part)
+        targets = targets_by_point(inner, wheres, part)
+        masks = {point: side_of(point, job.inputs).mask[part] for point in targets}
         return [
-            metric,
-            Pairs(pair_targets(sited), masks, job.ablation.select(part), *fresh),
+            MetricScores(readout, job.rules, weights, at[part], values[:, part]),
+            Pairs(targets, masks, job.ablation.select(part), torch.zeros_like(sums)),
         ]
 
-    try:
-        drive(job, collectors)
-        finished = len(inputs.mask)
-    except Interrupted as interrupt:
-        if interrupt.examples == 0:
-            raise
-        finished = interrupt.examples
-        warnings.warn(
-            f"interrupted: scores cover the first {finished} of {len(inputs.mask)} examples",
-            stacklevel=2,
-        )
-    _commit(pending, sums, finished)
-    examples = values[:, :finished]
-    mean = examples.mean(1)
-    if not torch.isfinite(mean).all():
-        worst = [str(given[i]) for i in (~torch.isfinite(mean)).nonzero().flatten().tolist()[:3]]
-        raise UnweaveError(
-            f"rules {rule_set.name!r} overflowed for {', '.join(worst)}: use precision='float64' "
-            "or recomputed norms (norm=removal)"
-        )
-    if normalise:
-        mean = _per_layer(mean, given)
-    measures = Pairs({}, {}, job.ablation, *sums).measures(finished) if inner else {}
+    change = None
+    for part in sweep_parts(job, readers):
+        pairs = part.readers[1]
+        assert isinstance(pairs, Pairs)
+        sums += pairs.sums
+        change = part.tf32 if change is None else change
+    count = len(job.sources)
+    mean = _finite(values[:count].mean(1), job)
+    about = {"rules": job.rules.name, "ablation": job.ablation.name, "model": model.name}
+    if change is not None:
+        about["precision"] = f"tf32, within {change:.1e} of float32 on {len(job.rechecked)} sources"
     return Scores(
-        tuple(map(str, given)),
-        mean.cpu(),
-        examples.cpu(),
+        tuple(map(str, job.sources)),
+        (_per_layer(mean, job.sources) if normalise else mean).cpu(),
+        values[:count].cpu(),
         tuple(map(str, inner)),
-        {name: value.cpu() for name, value in measures.items()},
-        {"rules": rule_set.name, "ablation": job.ablation.name, "model": model.name},
+        {k: v.cpu() for k, v in pair_measures(sums[:, :count], len(at)).items()} if inner else {},
+        about,
     )
 
 
-def _commit(pending: dict[int, Tensor], sums: Tensor, done: int) -> None:
-    """Adds the sums of the parts before example `done`; the others are not finished."""
-    for start in [start for start in pending if start < done]:
-        sums += pending.pop(start)
+def _finite(mean: Float[Tensor, " source"], job: Job) -> Float[Tensor, " source"]:
+    bad = (~torch.isfinite(mean)).nonzero().flatten().tolist()
+    if bad:
+        listed = ", ".join(str(job.sources[i]) for i in bad[:3])
+        raise UnweaveError(
+            f"rules {job.rules.name!r} overflowed for {listed}: use precision='float64' "
+            "or recomputed norms (norm=removal)"
+        )
+    return mean
 
 
 def _cut(model: Model) -> Point:
     """The last point at which every position is left."""
     blocks = model.network.body.blocks
     return Point("z" if blocks[-1].cross is None else "cz", len(blocks) - 1)
-
-
-def _ablation(
-    model: Model,
-    given: "str | Ablation | Text",
-    sources: Sequence[Source],
-    points: frozenset[Point],
-    inputs: Inputs,
-) -> Ablation:
-    """The ablation at every point of a source or a scored target."""
-    if isinstance(given, Ablation):
-        return given
-    if isinstance(given, str) and given == "zero":
-        return ZERO
-    if isinstance(given, str) and given in ("mean", "counterfactual"):
-        raise UnweaveError(
-            f"ablation {given!r} needs prompts: pass the counterfactual texts or tokens "
-            "themselves, or unweave.means(…)"
-        )
-    other = model.inputs(given)
-    if other.mask.shape != inputs.mask.shape:
-        raise UnweaveError(
-            f"counterfactual prompts are {tuple(other.mask.shape)} tokens, the clean ones "
-            f"{tuple(inputs.mask.shape)}: they must align token by token"
-        )
-    needed = {site.point for source in sources for site in source.sites} | points
-    return counterfactual(model, other, needed - {LOGITS})
 
 
 def _warn_upstream(sources: Sequence[Source], targets: Sequence[Site]) -> None:
@@ -302,21 +294,6 @@ def _warn_upstream(sources: Sequence[Source], targets: Sequence[Site]) -> None:
             warnings.warn(
                 f"target {target} lies upstream of every source: its relevance is 0", stacklevel=3
             )
-
-
-def _joined(
-    parts: Sequence[Mapping[Point, Tensor]], site: Site, axis: int, inputs: Inputs, named: Mapping
-) -> Tensor:
-    """The tensors of all parts at one site: its unit, its position."""
-    whole = torch.cat([part[site.point] for part in parts], dim=axis)
-    if site.unit is not None:
-        whole = whole.select(axis + 2, site.unit)
-    where = position_index(site, inputs, named)
-    if where is None:
-        return whole
-    examples = torch.arange(len(where), device=where.device)
-    picked = whole[:, examples, where] if axis else whole[examples, where]
-    return picked.unsqueeze(axis + 1)
 
 
 def _real(
@@ -336,12 +313,3 @@ def _per_layer(values: Float[Tensor, " source"], sources: Sequence[Source]) -> T
         here = torch.tensor([one == layer for one in layers])
         scaled[here] = values[here] / values[here].abs().mean().clamp(min=1e-30)
     return scaled
-
-
-def _with_precision(model: Model, precision: Precision | None) -> Model:
-    """Half-precision weights are widened: totals and elementwise work need float32."""
-    if precision == "float64":
-        return model if model.network.dtype == torch.float64 else model.to(torch.float64)
-    if model.network.dtype in (torch.float16, torch.bfloat16):
-        return model.to(torch.float32)
-    return model

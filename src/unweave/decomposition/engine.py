@@ -1,7 +1,7 @@
-"""Drives sweeps over all examples and sources, within memory, with progress and checks."""
+"""Runs sweeps over all examples and sources, within memory, with progress and checks."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,19 +9,20 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unweave.ablation import Ablation
-from unweave.decomposition.memory import Plan, make_plan, shared_starts
+from unweave.decomposition.completeness import check_part
+from unweave.decomposition.memory import Chunks, Footprint, fit, shared_starts
+from unweave.decomposition.precision import TF32_TOLERANCE
+from unweave.decomposition.readers import Reader
 from unweave.decomposition.ruleset import RuleSet
 from unweave.decomposition.sources import Source, first_position, plant
-from unweave.decomposition.sweep import Collector, Group, Sweep
+from unweave.decomposition.sweep import Group, Sweep
 from unweave.errors import UnweaveError
-from unweave.model.algebra import Plain
 from unweave.model.program import Inputs, Stage, stages
 from unweave.model.weights import Network, tensors
 from unweave.progress import progress
 from unweave.sites import Point
 
-# Relative difference between the totals of a sweep and a plain run that rounding explains.
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
+Advance = Callable[[float], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +34,9 @@ class Job:
         sources: In the order in which results are numbered.
         reads: Positions read after the last attention; None for all.
         last: The deepest point that a target needs: the run stops behind it.
-        kept: Bytes the collectors keep per source and example.
-        budget: Bytes that the sweeps may take beyond the model.
-        tf32: Whether products of relevant parts may use TF32 on a GPU.
+        footprint: What the job takes, results and ablation included.
+        budget: Bytes that it may take beyond the model.
+        tf32: Whether products of relevant parts use TF32 on a GPU.
     """
 
     network: Network
@@ -46,127 +47,159 @@ class Job:
     rules: RuleSet
     reads: Int[Tensor, "batch n"] | None
     last: Point
-    kept: int
+    footprint: Footprint
     budget: int
     tf32: bool = False
 
+    @property
+    def rechecked(self) -> tuple[int, ...]:
+        """Sources that are pushed once more in full precision, where the others use TF32."""
+        count = len(self.sources)
+        return tuple(sorted({0, count // 2, count - 1})) if self.tf32 else ()
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a sweep; `examples` says how many leading examples are finished."""
-
-    def __init__(self, examples: int) -> None:
-        super().__init__(f"interrupted: the first {examples} examples are finished")
-        self.examples = examples
-
-
-def drive(job: Job, collectors: Callable[[slice], Sequence[Collector]]) -> float:
-    """Runs every source over every example.
-
-    Args:
-        collectors: Given the examples of a part, the collectors that take its results.
-
-    Returns:
-        Completeness: how far the totals that β was split from lie from a plain run of the
-        model, relative to its largest activation.
-
-    Raises:
-        UnweaveError: When that is more than rounding, or activations are not finite.
-        Interrupted: On Ctrl-C, once the collectors hold some finished examples.
-    """
-    check_devices(job.network, job.inputs, job.ablation)
-    causal = job.network.body.blocks[0].attention.causal
-    examples, positions = job.inputs.mask.shape
-    firsts = [first_position(s, job.inputs, job.positions, causal) for s in job.sources]
-    starts = shared_starts(firsts, examples, positions, job.network.device)
-    order = _order(job, starts)
-    budget, done, count, worst = job.budget, 0, len(job.inputs.mask), 0.0
-    with progress("Pushing relevance forward", count) as advance:
-        while done < count:
-            plan = make_plan(job.network, job.inputs, starts, job.kept, budget)
-            part = slice(done, min(done + plan.examples, count))
-            try:
-                found = _part(job, part, plan, starts, order, collectors(part), advance)
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not _out_of_memory(error) or (plan.examples == 1 and plan.sources == 1):
-                    raise
-                budget //= 2
-                continue
-            except KeyboardInterrupt as interrupt:
-                raise Interrupted(done) from interrupt
-            worst, done = max(worst, found), part.stop
-    return worst
-
-
-def _part(
-    job: Job,
-    part: slice,
-    plan: Plan,
-    starts: Sequence[int],
-    order: Sequence[int],
-    collectors: Sequence[Collector],
-    advance: Callable[[float], None],
-) -> float:
-    inputs, count = job.inputs.select(part), part.stop - part.start
-    positions = {name: where[part] for name, where in job.positions.items()}
-    reads = None if job.reads is None else job.reads[part]
-    steps = stages(job.network, inputs)
-    stop = stage_of(job.last, steps) + 1
-    ablation, sweep = job.ablation.select(part), None
-    with torch.no_grad():
-        for begin in range(0, len(order), plan.sources):
-            chosen = order[begin : begin + plan.sources]
-            sources = [job.sources[i] for i in chosen]
-            seeds = plant(sources, inputs, positions, ablation)
-            numbered = [_Renumbered(c, chosen) for c in collectors]
-            groups = _groups(sources, [starts[i] for i in chosen], steps)
-            limits = (plan.rows, plan.head_rows)
-            sweep = Sweep(steps[:stop], seeds, job.rules, numbered, reads, *limits, job.tf32)
-            work = sum(max(0, stop - entry) for group in groups for entry in group.entries)
-            for pushed in sweep.run(groups):
-                advance(count * pushed / work * len(chosen) / len(order))
-        assert sweep is not None
-        return _completeness(job, inputs, sweep)
-
-
-def _completeness(job: Job, inputs: Inputs, sweep: Sweep) -> float:
-    """Compares the sweep's totals of one example with a plain run that shares nothing with it."""
-    stream, one = None, inputs.select(slice(0, 1))
-    for stage in stages(job.network, one)[: len(sweep.stages)]:
-        stream = stage.apply(Plain(), stream)
-    assert stream is not None
-    assert sweep.output is not None
-    plain, ours = stream.x, sweep.output[:1]
-    side = one if one.decoder is None or sweep.stages[-1].stack == "enc" else one.decoder
-    if sweep.reads is not None and any(stage.last for stage in sweep.stages):
-        plain = plain[:, sweep.reads[0]]
-    elif plain.shape[1] == side.mask.shape[1]:
-        plain, ours = plain[:, side.mask[0]], ours[:, side.mask[0]]
-    worst = float((ours - plain).abs().max() / plain.abs().max().clamp(min=1e-30))
-    if not math.isfinite(worst) or worst > _TOLERANCE[ours.dtype]:
-        raise UnweaveError(
-            f"completeness failed: totals differ from a plain run by {worst:.1e} of their size; "
-            "run `unweave check` on this model"
-        )
-    return worst
+    @property
+    def rows(self) -> int:
+        """How many rows results have: the sources, and again those that are rechecked."""
+        return len(self.sources) + len(self.rechecked)
 
 
 @dataclass(frozen=True, eq=False)
-class _Renumbered:
-    """A collector that sees the job's numbers of sources, not the sweep's order."""
+class Part:
+    """A finished part of a job.
 
-    inner: Collector
-    numbers: Sequence[int]
+    Args:
+        readers: They hold the results of these examples.
+        completeness: The largest relative difference that the checks found.
+        tf32: By how much TF32 changed the rechecked sources, as a share of the largest value;
+            None where it was not used or not checked.
+    """
 
-    def take(self, x, point: Point, chunk: range) -> None:
-        wanted = self.numbers[chunk.start : chunk.stop]
-        # Runs of consecutive numbers are handed on whole.
-        begin = 0
-        for i in range(1, len(wanted) + 1):
-            if i == len(wanted) or wanted[i] != wanted[i - 1] + 1:
-                rel = None if x.rel is None else x.rel[begin:i]
-                run_of = range(wanted[begin], wanted[i - 1] + 1)
-                self.inner.take(replace(x, rel=rel), point, run_of)
-                begin = i
+    examples: slice
+    readers: Sequence[Reader]
+    completeness: float
+    tf32: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Order:
+    """Sources in the order of the sweep: by first position, then by the stage they enter at."""
+
+    numbers: tuple[int, ...]
+    starts: tuple[int, ...]
+    entries: tuple[int, ...]
+
+
+def sweep_parts(job: Job, readers: Callable[[slice], Sequence[Reader]]) -> Iterator[Part]:
+    """Runs every source over every example.
+
+    Args:
+        readers: Given the examples of a part, the readers that take its results. A part that ran
+            out of memory is begun again with fewer examples and new readers.
+
+    Raises:
+        UnweaveError: When a check fails, activations are not finite, or the budget is too small.
+    """
+    check_devices(job.network, job.inputs, job.ablation)
+    order, done, count = _order(job), 0, len(job.inputs.mask)
+    budget, device = job.budget, job.network.device
+    with progress("Pushing relevance forward", count) as advance:
+        while done < count:
+            chunks = fit(job.footprint, count - done, len(job.sources), budget, device)
+            part = slice(done, min(done + chunks.examples, count))
+            taken = readers(part)
+            try:
+                completeness = _Run(job, part, chunks, order, taken).run(advance)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                budget //= 2
+                if not _out_of_memory(error) or budget < job.footprint.least:
+                    raise
+                continue
+            change = _change_by_tf32(job, taken) if job.rechecked and done == 0 else None
+            if change is not None and change > TF32_TOLERANCE:
+                warnings.warn(
+                    f"TF32 changes relevant parts by {change:.1%} of the largest: full float32 "
+                    "is used instead",
+                    stacklevel=3,
+                )
+                job = replace(job, tf32=False)
+                continue
+            yield Part(part, taken, completeness, change)
+            done = part.stop
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Every source over the examples of one part."""
+
+    job: Job
+    part: slice
+    chunks: Chunks
+    order: _Order
+    readers: Sequence[Reader]
+
+    def run(self, advance: Advance) -> float:
+        """Returns what the checks found."""
+        job, inputs = self.job, self.job.inputs.select(self.part)
+        steps = stages(job.network, inputs)
+        steps = steps[: stage_of(job.last, steps) + 1]
+        total, first, output = len(self.order.numbers), self.part.start == 0, None
+        with torch.no_grad():
+            for begin in range(0, total, self.chunks.sources):
+                some = range(begin, min(begin + self.chunks.sources, total))
+                again = job.rechecked if first and some.stop == total else ()
+                sweep, groups = self._sweep(steps, some, again)
+                work = sum(len(steps) - e for g in groups for e in g.entries if e < len(steps))
+                for pushed in sweep.run(groups):
+                    advance(len(inputs.mask) * pushed / work * len(some) / total)
+                output = sweep.output
+            assert output is not None
+            one = inputs.select(slice(0, 1))
+            rules = job.rules if first and job.rules.conserves else None
+            return check_part(
+                stages(job.network, one)[: len(steps)], one, self.reads, output, rules
+            )
+
+    @property
+    def reads(self) -> Int[Tensor, "batch n"] | None:
+        return None if self.job.reads is None else self.job.reads[self.part]
+
+    def _sweep(
+        self, steps: Sequence[Stage], some: range, again: Sequence[int]
+    ) -> tuple[Sweep, list[Group]]:
+        """One sweep of some of the sources, those that are rechecked `again` behind them."""
+        job, order = self.job, self.order
+        chosen = [*some, *(order.numbers.index(number) for number in again)]
+        sources = [job.sources[order.numbers[i]] for i in chosen]
+        positions = {name: where[self.part] for name, where in job.positions.items()}
+        inputs, ablation = job.inputs.select(self.part), job.ablation.select(self.part)
+        seeds = plant(sources, inputs, positions, ablation)
+        numbers = [order.numbers[i] for i in some]
+        numbers += range(len(job.sources), len(job.sources) + len(again))
+        groups: list[Group] = []
+        for i, place in enumerate(chosen):
+            start, entry, precise = order.starts[place], order.entries[place], i >= len(some)
+            if groups and (groups[-1].start, groups[-1].precise) == (start, precise):
+                groups[-1] = replace(groups[-1], entries=(*groups[-1].entries, entry))
+            else:
+                groups.append(Group(i, start, (entry,), precise))
+        index = torch.tensor(numbers, device=job.network.device)
+        sweep = Sweep(
+            steps, seeds, job.rules, self.readers, index, self.reads, self.chunks, job.tf32
+        )
+        return sweep, groups
+
+
+def _change_by_tf32(job: Job, readers: Sequence[Reader]) -> float:
+    """The largest difference between rechecked sources and their rows in full precision."""
+    device, worst = job.network.device, 0.0
+    fast = torch.tensor(job.rechecked, device=device)
+    full = torch.arange(len(job.sources), job.rows, device=device)
+    for reader in readers:
+        before, after = reader.values(fast), reader.values(full)
+        if before is not None and after is not None:
+            size = after.abs().max().clamp(min=torch.finfo(after.dtype).tiny)
+            worst = max(worst, float((before - after).abs().max() / size))
+    return worst
 
 
 def stage_of(point: Point, steps: Sequence[Stage]) -> int:
@@ -179,23 +212,15 @@ def stage_of(point: Point, steps: Sequence[Stage]) -> int:
     return mine[1 + point.layer]
 
 
-def _order(job: Job, starts: Sequence[int]) -> list[int]:
+def _order(job: Job) -> _Order:
+    causal = job.network.body.blocks[0].attention.causal
+    examples, positions = job.inputs.mask.shape
+    firsts = [first_position(s, job.inputs, job.positions, causal) for s in job.sources]
+    starts = shared_starts(firsts, examples, positions, job.network.device)
     steps = stages(job.network, job.inputs.select(slice(0, 1)))
     entries = [stage_of(source.first, steps) for source in job.sources]
-    return sorted(range(len(job.sources)), key=lambda i: (starts[i], entries[i]))
-
-
-def _groups(
-    sources: Sequence[Source], starts: Sequence[int], steps: Sequence[Stage]
-) -> list[Group]:
-    groups: list[Group] = []
-    for number, (source, start) in enumerate(zip(sources, starts, strict=True)):
-        entry = stage_of(source.first, steps)
-        if groups and groups[-1].start == start:
-            groups[-1] = replace(groups[-1], entries=(*groups[-1].entries, entry))
-        else:
-            groups.append(Group(number, start, (entry,)))
-    return groups
+    rank = sorted(range(len(job.sources)), key=lambda i: (starts[i], entries[i]))
+    return _Order(tuple(rank), tuple(starts[i] for i in rank), tuple(entries[i] for i in rank))
 
 
 def check_devices(network: Network, inputs: Inputs, ablation: Ablation) -> None:

@@ -1,7 +1,8 @@
-"""Collectors: what is taken from the splits as they pass the targets' points."""
+"""Readers: what is taken from the splits as they pass the targets' points."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,115 +14,219 @@ from unweave.decomposition.ruleset import RuleSet
 from unweave.decomposition.split import Split
 from unweave.sites import HEAD_KINDS, Point, Site
 
+Numbers = Int[Tensor, " source"]
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Takes what a target needs as values pass."""
+
+    def take(self, x: Split, point: Point, numbers: Numbers) -> None:
+        """Called at every named point with the splits of the sources that are numbered so."""
+        ...
+
+    def values(self, numbers: Numbers) -> Tensor | None:
+        """What was read of some sources, each a row; None before the first of them passed."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """One site that is read.
+
+    Args:
+        column: Its number among the targets.
+        unit: Which head or neuron of its point; None for all of it.
+        where: Its position in each example; None for all positions.
+    """
+
+    column: int
+    unit: int | None
+    where: Int[Tensor, " batch"] | None
+
+
+Targets = Mapping[Point, Sequence[Target]]
+
+
+def targets_by_point(
+    sites: Sequence[Site], wheres: Sequence[Int[Tensor, " batch"] | None], part: slice
+) -> Targets:
+    """Targets sorted by the point they are read at, their positions those of some examples."""
+    found: dict[Point, list[Target]] = {}
+    for column, (site, where) in enumerate(zip(sites, wheres, strict=True)):
+        own = None if where is None else where[part]
+        found.setdefault(site.point, []).append(Target(column, site.unit, own))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Relevant parts and totals of all examples, by target; allocated as the first one passes."""
+
+    sources: int
+    examples: int
+    rel: dict[int, Float[Tensor, "source batch position *unit"]] = field(default_factory=dict)
+    total: dict[int, Float[Tensor, "batch position *unit"]] = field(default_factory=dict)
+
+    def allocate(self, column: int, like: Float[Tensor, "part position *unit"]) -> None:
+        if column not in self.total:
+            shape = (self.examples, *like.shape[1:])
+            self.rel[column] = like.new_zeros(self.sources, *shape)
+            self.total[column] = like.new_zeros(shape)
+
 
 @dataclass(eq=False)
 class Keep:
-    """Keeps whole relevant parts at some points.
+    """Keeps whole relevant parts at some points, for the examples of one part."""
 
-    Args:
-        count: How many sources the run has.
-        part: The examples that the run has.
-    """
-
-    points: frozenset[Point]
-    count: int
+    targets: Targets
     part: slice
-    rel: dict[Point, Float[Tensor, "source batch position *unit"]] = field(default_factory=dict)
-    total: dict[Point, Float[Tensor, "batch position *unit"]] = field(default_factory=dict)
+    store: Kept
+    seen: set[int] = field(default_factory=set)
 
-    def take(self, x: Split, point: Point, chunk: range) -> None:
-        if point not in self.points:
-            return
-        if point not in self.rel:
-            self.rel[point] = x.total.new_zeros(self.count, *x.total.shape)
-            self.total[point] = x.total
-        if x.rel is not None:
-            self.rel[point][chunk.start : chunk.stop, :, x.start :] = x.rel
+    def take(self, x: Split, point: Point, numbers: Numbers) -> None:
+        for target in self.targets.get(point, ()):
+            total = _of_unit(x.total, target.unit, 2)
+            picked = total if target.where is None else _at(total, target.where, 0)
+            if target.column not in self.seen:
+                self.seen.add(target.column)
+                self.store.allocate(target.column, picked)
+                self.store.total[target.column][self.part] = picked
+            if x.rel is None:
+                continue
+            rel, to = _of_unit(x.rel, target.unit, 3), self.store.rel[target.column]
+            if target.where is None:
+                to[numbers, self.part, x.start :] = rel
+            else:
+                index = target.where - x.start
+                at = _at(rel, index.clamp(min=0), 1)
+                inside = (index >= 0).reshape(-1, *(1,) * (at.ndim - 2))
+                to[numbers, self.part] = torch.where(inside, at, 0.0)
+
+    def values(self, numbers: Numbers) -> Tensor | None:
+        found = [rel[numbers, self.part].flatten(1) for rel in self.store.rel.values()]
+        return torch.cat(found, 1) if found else None
+
+    def reached(self, column: int) -> bool:
+        """Whether any source of this part reached a target."""
+        return column in self.seen
 
     def fill(self, totals: Mapping[Point, Float[Tensor, "..."]]) -> None:
         """Totals of points at which every relevant part is 0."""
         for point, total in totals.items():
-            self.rel[point] = total.new_zeros(self.count, *total.shape)
-            self.total[point] = total
+            for target in self.targets[point]:
+                own = _of_unit(total, target.unit, 2)
+                own = own if target.where is None else _at(own, target.where, 0)
+                self.store.allocate(target.column, own)
+                self.store.total[target.column][self.part] = own
+
+
+def _of_unit(x: Tensor, unit: int | None, axis: int) -> Tensor:
+    return x if unit is None else x.select(axis, unit)
+
+
+def _at(x: Tensor, where: Int[Tensor, " batch"], axis: int) -> Tensor:
+    """Each example's own position, which stays an axis of one; `axis` is the batch axis."""
+    examples = torch.arange(len(where), device=where.device)
+    picked = x[:, examples, where] if axis else x[examples, where]
+    return picked.unsqueeze(axis + 1)
 
 
 @dataclass(frozen=True, eq=False)
-class PairTarget:
-    """A target at one named position, or over all positions."""
+class _Sizes:
+    """‖β‖₁, ‖γ‖₁ and ⟨β, T − μ⟩ of each source, example, position and unit at one point.
 
-    site: Site
-    where: Int[Tensor, " batch"] | None
+    Args:
+        parts: The three, from the first position of the relevant parts on.
+        early: ‖T‖₁ before it, where all is γ.
+        mask: Real tokens, [batch, position, 1].
+    """
+
+    parts: Float[Tensor, "three source batch rel_position unit"]
+    early: Float[Tensor, "batch early unit"]
+    mask: Bool[Tensor, "batch position 1"]
+
+    def everywhere(self) -> Float[Tensor, "three source batch unit"]:
+        """Summed over real tokens."""
+        start = self.early.shape[1]
+        summed = (self.parts * self.mask[:, start:]).sum(3)
+        summed[1] += (self.early * self.mask[:, :start]).sum(1)
+        return summed
+
+    def at(self, where: Int[Tensor, " batch"]) -> Float[Tensor, "three source batch unit"]:
+        """At one position of each example."""
+        start, examples = self.early.shape[1], torch.arange(len(where), device=where.device)
+        index = where - start
+        inside = (index >= 0)[:, None]
+        found = torch.where(inside, self.parts[:, :, examples, index.clamp(min=0)], 0.0)
+        if start:
+            before = self.early[examples, where.clamp(max=start - 1)]
+            found[1] += torch.where(inside, 0.0, before)
+        return found
 
 
 @dataclass(eq=False)
 class Pairs:
     """Sizes of β and γ at every target, for R(s, t) of all pairs in one sweep.
 
-    Per source, target and example: ‖β‖₁, ‖γ‖₁ and ⟨β, T − μ⟩, summed over the examples as
-    Σ‖β‖/‖γ‖ (the paper's eq. 18), Σ‖β‖ and Σ‖γ‖ (for the ratio of means) and Σ⟨β, T − μ⟩.
-
     Args:
-        targets: For each point, the column of each of its targets.
+        targets: Inner targets by point.
         masks: For each point, real tokens; padding never counts.
+        sums: Over examples, of each source and target: ‖β‖/‖γ‖ (the paper's eq. 18), ‖β‖ and ‖γ‖
+            (for the ratio of means), and ⟨β, T − μ⟩.
     """
 
-    targets: Mapping[Point, list[tuple[int, int, Int[Tensor, " batch"] | None]]]
+    targets: Targets
     masks: Mapping[Point, Bool[Tensor, "batch position"]]
     ablation: Ablation
-    ratio: Float[Tensor, "source target"]
-    size: Float[Tensor, "source target"]
-    rest: Float[Tensor, "source target"]
-    signed: Float[Tensor, "source target"]
+    sums: Float[Tensor, "four source target"]
 
-    def take(self, x: Split, point: Point, chunk: range) -> None:
-        columns = self.targets.get(point)
-        if columns is None or x.rel is None:
+    def take(self, x: Split, point: Point, numbers: Numbers) -> None:
+        if point not in self.targets or x.rel is None:
             return
+        sizes = self._sizes(x, point)
+        for where, here in _by_position(self.targets[point]):
+            found = sizes.everywhere() if where is None else sizes.at(where)
+            units = [target.unit or 0 for target in here]
+            self._add(numbers, [target.column for target in here], found[..., units])
+
+    def _sizes(self, x: Split, point: Point) -> _Sizes:
+        assert x.rel is not None
         rel, total = _by_unit(x.rel, point), _by_unit(x.total, point)
         seen = total[:, x.start :]
-        # Per source, example, position and unit; positions are summed below.
-        size = rel.abs().sum(-1)
-        rest = (seen - rel).abs_().sum(-1)
         away = seen - _by_unit(self.ablation.at(point, x.total), point)[:, x.start :]
-        signed = (rel * away).sum(-1)
+        parts = (rel.abs().sum(-1), (seen - rel).abs_().sum(-1), (rel * away).sum(-1))
         early = total[:, : x.start].abs().sum(-1)
-        mask = self.masks[point][:, :, None]
-        for wheres, columns_here, units in _by_position(columns):
-            self._add(chunk, columns_here, units, wheres, mask, size, rest, signed, early)
+        return _Sizes(torch.stack(parts), early, self.masks[point][:, :, None])
 
-    def _add(self, chunk, columns, units, where, mask, size, rest, signed, early) -> None:
-        rows, start = slice(chunk.start, chunk.stop), early.shape[1]
-        if where is None:
-            seen = mask[:, start:]
-            b = (size * seen).sum(2)[..., units]
-            c = (rest * seen).sum(2)[..., units] + (early * mask[:, :start]).sum(1)[:, units]
-            s = (signed * seen).sum(2)[..., units]
-        else:
-            index, examples = where - start, torch.arange(len(where), device=where.device)
-            inside = (index >= 0)[None, :, None]
-            index = index.clamp(min=0)
-            b, c, s = (
-                torch.where(inside, x[:, examples, index], 0.0)[..., units]
-                for x in (size, rest, signed)
-            )
-            if start:
-                before = early[examples, where.clamp(max=start - 1)]
-                c = c + torch.where(inside, 0.0, before)[..., units]
+    def _add(
+        self,
+        numbers: Numbers,
+        columns: Sequence[int],
+        found: Float[Tensor, "three source batch target"],
+    ) -> None:
+        size, rest, signed = found
         # γ is 0 only where everything is relevant: then the ratio is taken as large, not NaN.
-        tiny = torch.finfo(c.dtype).tiny
-        self.ratio[rows, columns] += torch.where(b == 0, 0.0, b / c.clamp(min=tiny)).sum(1)
-        self.size[rows, columns] += b.sum(1)
-        self.rest[rows, columns] += c.sum(1)
-        self.signed[rows, columns] += s.sum(1)
+        tiny = torch.finfo(rest.dtype).tiny
+        ratio = torch.where(size == 0, 0.0, size / rest.clamp(min=tiny))
+        added = torch.stack([part.sum(1) for part in (ratio, size, rest, signed)])
+        self.sums[:, numbers[:, None], torch.tensor(columns, device=numbers.device)] += added
 
-    def measures(self, examples: int) -> dict[str, Float[Tensor, "source target"]]:
-        """The three measures of relevance."""
-        whole = self.size + self.rest
-        return {
-            "ratio": self.ratio / examples,
-            "share": torch.where(whole == 0, 0.0, self.size / whole.clamp(min=1e-30)),
-            "signed": self.signed / examples,
-        }
+    def values(self, numbers: Numbers) -> Tensor | None:
+        return self.sums[3, numbers] if self.sums.numel() else None
+
+
+def pair_measures(
+    sums: Float[Tensor, "four source target"], examples: int
+) -> dict[str, Float[Tensor, "source target"]]:
+    """The three measures of relevance, from what `Pairs` summed up."""
+    ratio, size, rest, signed = sums
+    whole = size + rest
+    return {
+        "ratio": ratio / examples,
+        "share": torch.where(whole == 0, 0.0, size / whole.clamp(min=1e-30)),
+        "signed": signed / examples,
+    }
 
 
 def _by_unit(x: Float[Tensor, "..."], point: Point) -> Float[Tensor, "..."]:
@@ -131,14 +236,12 @@ def _by_unit(x: Float[Tensor, "..."], point: Point) -> Float[Tensor, "..."]:
     return x.unsqueeze(-1 if point.kind == "neuron" else -2)
 
 
-def _by_position(columns):
+def _by_position(targets: Sequence[Target]) -> list[tuple[Tensor | None, list[Target]]]:
     """Targets of one point with the same position, so that each is one indexed sum."""
-    groups: dict[int, tuple[Tensor | None, list[int], list[int]]] = {}
-    for column, unit, where in columns:
-        groups.setdefault(id(where), (where, [], []))
-        groups[id(where)][1].append(column)
-        groups[id(where)][2].append(unit)
-    return groups.values()
+    groups: dict[int, tuple[Tensor | None, list[Target]]] = {}
+    for target in targets:
+        groups.setdefault(id(target.where), (target.where, []))[1].append(target)
+    return list(groups.values())
 
 
 @dataclass(eq=False)
@@ -155,9 +258,9 @@ class MetricScores:
     rules: RuleSet
     weights: Float[Tensor, "batch out"] | None
     at: Int[Tensor, " batch"]
-    values: Float[Tensor, "source batch"]
+    scores: Float[Tensor, "source batch"]
 
-    def take(self, x: Split, point: Point, chunk: range) -> None:
+    def take(self, x: Split, point: Point, numbers: Numbers) -> None:
         if point.kind != "logits" or x.rel is None:
             return
         rows = torch.arange(len(self.at), device=self.at.device)
@@ -169,16 +272,7 @@ class MetricScores:
             score = self.readout.measure(rel)
         else:
             score = self.readout.measure(total) - self.readout.measure(total - rel)
-        self.values[chunk.start : chunk.stop] = score
+        self.scores[numbers] = score
 
-
-def pair_targets(
-    targets: Sequence[PairTarget],
-) -> dict[Point, list[tuple[int, int, Int[Tensor, " batch"] | None]]]:
-    """Targets sorted by the point they are read at."""
-    by_point: dict[Point, list] = {}
-    for column, target in enumerate(targets):
-        by_point.setdefault(target.site.point, []).append(
-            (column, target.site.unit or 0, target.where)
-        )
-    return by_point
+    def values(self, numbers: Numbers) -> Tensor | None:
+        return self.scores[numbers]

@@ -1,14 +1,14 @@
 r"""The rules: one pure function per operation and choice, each returning the relevant part only.
 
 Notation of docs/method.md: an activation's total T = β + γ, β relevant. A rule gets β and the
-totals of its inputs and output, and returns β′ of the output; γ′ is T′ − β′ by definition, so no
-rule can break completeness. Tensors of relevant parts carry a leading source axis.
+totals of its inputs and output, and returns β′ of the output; γ′ is T′ − β′ by definition.
+Tensors of relevant parts carry a leading source axis.
 
 References: CD-T (Hsu et al., ICLR 2025), eqs. 5–14; contextual decomposition (Murdoch et al.,
 2018; Singh et al., 2019); RelP (Rezaei Jafari et al., 2025) for the half rule of gates.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from unweave.decomposition.memory import cache_parts
 from unweave.model.algebra import (
     Scoring,
     activate,
@@ -33,28 +34,10 @@ RelOut = Float[Tensor, "source batch position *out"]
 TotalOut = Float[Tensor, "batch position *out"]
 
 
-# Elements of a part of the elementwise work below: about what a core's cache holds.
-_PART = 1 << 18
-
-
-def _parts(x: Tensor) -> Iterator[tuple[slice, slice, slice]]:
-    """Cuts sources, examples and positions into parts that a cache holds; on a GPU, one part."""
-    sources, examples, positions = x.shape[:3]
-    each = max(1, x.shape[3:].numel())
-    rows = x.numel() if x.is_cuda else max(1, _PART // each)
-    p = min(rows, positions)
-    e = min(rows // p, examples)
-    s = rows // (p * e)
-    for i in range(0, examples, e):
-        for j in range(0, positions, p):
-            for k in range(0, sources, s):
-                yield slice(k, k + s), slice(i, i + e), slice(j, j + p)
-
-
 def _by_parts(f: Callable[..., None], rels: Sequence[Tensor], totals: Sequence[Tensor]) -> Tensor:
     """Part by part what `f(*rels, *totals, result)` writes; `f` works on each row by itself."""
     result = torch.empty_like(rels[0])
-    for part in _parts(result):
+    for part in cache_parts(result):
         f(*(x[part] for x in rels), *(x[part[1:]] for x in totals), result[part])
     return result
 
@@ -76,7 +59,7 @@ def _add_share(to: RelOut, rel: RelOut, total: TotalOut, bias: Tensor) -> RelOut
     whole = bool(none.any())
     total = torch.where(total == 0, limits.tiny, total)  # 0/0 is no share, not NaN
     minus_one = total.new_tensor(-1.0)
-    for part in _parts(rel):
+    for part in cache_parts(rel):
         beta = rel[part]
         share = torch.addcdiv(minus_one, total[part[1:]], beta).abs_().add_(1.0)
         if whole:

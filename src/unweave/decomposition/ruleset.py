@@ -55,6 +55,8 @@ class RuleSet:
         readout: How a metric that is not linear in the logits is read: by its gradient at T, as
             m(β) (the paper), or as m(T) − m(T − β). For a linear metric the three agree.
         guarantee: What a score under this set means, in a sentence.
+        conserves: Whether every rule passes on all of its output where all of its input is
+            relevant (`completeness.py`); every run checks it, unless `replace` sets it False.
     """
 
     name: str
@@ -66,6 +68,7 @@ class RuleSet:
     clamp: frozenset[str]
     readout: Readout
     guarantee: str
+    conserves: bool = True
 
     def but(self, **changes: Any) -> "RuleSet":
         """The set with some operations changed, each by a choice's name or by a rule."""

@@ -12,15 +12,16 @@ are exactly 0 and are not computed.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from unweave.decomposition.algebra import Decompose, Record
+from unweave.decomposition.memory import Chunks, even_spans, sources_a_call
+from unweave.decomposition.precision import products
+from unweave.decomposition.readers import Numbers, Reader
 from unweave.decomposition.ruleset import RuleSet
 from unweave.decomposition.sources import Seeds
 from unweave.decomposition.split import Split
@@ -29,26 +30,19 @@ from unweave.model.program import Stage, Stream
 from unweave.sites import Point
 
 
-@runtime_checkable
-class Collector(Protocol):
-    """Takes what a target needs as values pass."""
-
-    def take(self, x: Split, point: Point, chunk: range) -> None:
-        """Called at every named point with the splits of the sources numbered `chunk`."""
-        ...
-
-
 @dataclass(frozen=True)
 class Group:
     """Sources with one first position, numbered consecutively in the order they enter.
 
     Args:
         entries: Index of the stage at which each source enters, ascending.
+        precise: Pushed in full precision even where the sweep uses TF32.
     """
 
     first: int
     start: int
     entries: tuple[int, ...]
+    precise: bool = False
 
     def entered(self, stage: int) -> int:
         """How many sources have entered before this stage."""
@@ -75,21 +69,21 @@ class Sweep:
         stages: The forward pass up to the last stage that a target needs.
         seeds: Where each source is set.
         rules: How relevance passes each operation.
-        collectors: What is read on the way.
+        readers: What is read on the way.
+        numbers: The number under which readers know each source.
         reads: Positions read after the last attention; None for all.
+        chunks: How many rows one call may push.
+        tf32: Whether products of relevant parts (never those of totals) use TF32 on a GPU.
         output: After the run, the totals that left the last stage.
-        rows: How many source × example × position rows one call may push at once.
-        head_rows: The same through the head, whose outputs are much wider.
-        tf32: Whether products of relevant parts (never those of totals) may use TF32 on a GPU.
     """
 
     stages: Sequence[Stage]
     seeds: Seeds
     rules: RuleSet
-    collectors: Sequence[Collector]
+    readers: Sequence[Reader]
+    numbers: Numbers
     reads: Int[Tensor, "batch n"] | None
-    rows: int
-    head_rows: int
+    chunks: Chunks
     tf32: bool = False
     output: Tensor | None = None
 
@@ -100,7 +94,8 @@ class Sweep:
         left = None
         for index, stage in enumerate(self.stages):
             record = Record(self.reads if stage.last else None)
-            after = stage.apply(record, totals)
+            with products(tf32=False):
+                after = stage.apply(record, totals)
             if not torch.isfinite(after.x).all():
                 raise UnweaveError(
                     f"the model's own activations are not finite after {stage.name}: look for NaN "
@@ -138,29 +133,33 @@ class _Push:
         # Carried and entering sources go apart: before its seed, an entering one costs nothing.
         for begin, end in (*self._spans(0, old), *self._spans(old, new)):
             out = self._call(begin, end, entering=begin >= old)
+            yield end - begin
+            if self.stage is self.sweep.stages[-1]:
+                continue  # nothing reads what leaves the last stage
             self.after.start = out.x.start
             self.after.x = self._stored(self.after.x, self.before.x, out.x, begin, end)
             if out.memory is not None and out.memory.rel is not None:
                 self.after.memory = self._stored(
                     self.after.memory, self.before.memory, out.memory, begin, end
                 )
-            yield end - begin
 
     def _call(self, begin: int, end: int, entering: bool) -> Stream[Split]:
         chunk = range(self.group.first + begin, self.group.first + end)
-        sweep = self.sweep
+        sweep, numbers = self.sweep, self.sweep.numbers[chunk.start : chunk.stop]
 
         def visit(x: Split, point: Point, left: Tensor | None) -> Split:
             x = sweep.seeds.sow(x, point, chunk, left)
-            for collector in sweep.collectors:
-                collector.take(x, point, chunk)
+            for reader in sweep.readers:
+                reader.take(x, point, numbers)
             return x
 
         start = self.entry_start if entering else self.before.start
         reads = sweep.reads if self.stage.last else None
         ops = Decompose(sweep.rules, self.tape, visit, start, reads, self.left)
-        with _tf32(sweep.tf32):
-            return self.stage.apply(ops, self._stream(begin, end, entering, start))
+        with products(sweep.tf32 and not self.group.precise):
+            out = self.stage.apply(ops, self._stream(begin, end, entering, start))
+        ops.finish()
+        return out
 
     def _stream(self, begin: int, end: int, entering: bool, start: int) -> Stream[Split] | None:
         if self.totals is None:
@@ -180,12 +179,9 @@ class _Push:
         # Groups of the cut or the head have few positions left, and start is 0 there. A decoder's
         # first stage gets the encoder's positions, which may be fewer than start.
         length = positions if self.left is not None else max(1, positions - self.group.start)
-        rows = self.sweep.head_rows if self.stage.name == "head" else self.sweep.rows
-        size = max(1, rows // (batch * length))
-        count = -(-(end - begin) // size)
-        for i in range(count):
-            # Even parts: a last chunk of one source would waste the matrix products.
-            yield begin + (end - begin) * i // count, begin + (end - begin) * (i + 1) // count
+        chunks, head = self.sweep.chunks, self.stage.name == "head"
+        rows = chunks.head_rows if head else chunks.rows
+        return even_spans(begin, end, sources_a_call(rows, batch, length))
 
     def _stored(
         self, store: Tensor | None, before: Tensor | None, out: Split, begin: int, end: int
@@ -193,24 +189,11 @@ class _Push:
         """Writes a chunk's result into the memory of the stage before, where shapes agree."""
         shape = (len(self.group.entries), *out.seen.shape)
         if store is None:
-            # Only within blocks: a decoder's first stage still reads what it would overwrite.
-            fits = self.stage.layer is not None and before is not None and before.shape == shape
+            # A decoder's first stage still reads what it would overwrite.
+            begins = self.stage.name == "embed"
+            fits = not begins and before is not None and before.shape == shape
             # Zeros, since a source of the decoder has no memory to write.
             store = before if fits else out.total.new_zeros(shape)
         assert store is not None
         store[begin:end] = 0.0 if out.rel is None else out.rel
         return store
-
-
-@contextmanager
-def _tf32(on: bool) -> Iterator[None]:
-    """TF32 matrix products on a GPU within this block."""
-    if not on:
-        yield
-        return
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before

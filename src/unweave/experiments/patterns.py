@@ -1,4 +1,4 @@
-"""Attention patterns of a circuit's heads on one prompt, for people to look at."""
+"""Attention patterns of a circuit's heads on some prompts, for people to look at."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,16 +32,24 @@ class _Watch(Plain):
 
 
 def head_patterns(
-    model: Model, inputs: Inputs, heads: Sequence[Site]
-) -> dict[str, Float[Tensor, "query key"]]:
-    """The pattern of each head on the first prompt, padding left out."""
-    ops, one = _Watch(), inputs.select(slice(0, 1))
+    model: Model, inputs: Inputs, heads: Sequence[Site], prompts: int = 1
+) -> dict[str, Float[Tensor, "prompt query key"]]:
+    """The pattern of each head on the first prompts, 0 at padding."""
+    ops, some = _Watch(), inputs.select(slice(0, prompts))
     with torch.no_grad():
-        run(model.network, one, ops)
-    length = int(one.mask.sum())
+        run(model.network, some, ops)
     found = {}
     for head in heads:
         if head.unit is not None and head.point in ops.patterns:
-            name = str(head.at(None))
-            found[name] = ops.patterns[head.point][0, head.unit, :length, :length].contiguous()
+            pattern = ops.patterns[head.point][:, head.unit]
+            queries = _real(some, head.point.stack, pattern.shape[1])
+            keys = _real(some, head.point.stack, pattern.shape[2])
+            found[str(head.at(None))] = pattern * queries[:, :, None] * keys[:, None]
     return found
+
+
+def _real(inputs: Inputs, stack: str, length: int) -> Float[Tensor, "prompt position"]:
+    """1 at real tokens of the side with this many positions; keys may be the encoder's."""
+    sides = [inputs] if inputs.decoder is None or stack == "enc" else [inputs.decoder, inputs]
+    mask = next(side.mask for side in sides if side.mask.shape[1] == length)
+    return mask.float()

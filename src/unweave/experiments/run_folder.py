@@ -207,15 +207,17 @@ class Run:
         record: run.json: command, versions, prompts, rounds, ….
         scores: Of every node; None when the folder holds none.
         evaluation: evaluation.json; empty when the run was not evaluated.
-        patterns: By head, its attention on the example prompt.
+        found: circuit.json, with what it says about each node and edge.
+        patterns: By head, its attention on the first held-out prompts.
     """
 
     folder: Path
     record: Json
     circuit: Circuit
+    found: Json = field(default_factory=dict)
     scores: Scores | None = None
     evaluation: Json = field(default_factory=dict)
-    patterns: Mapping[str, Float[Tensor, "query key"]] = field(default_factory=dict)
+    patterns: Mapping[str, Float[Tensor, "prompt query key"]] = field(default_factory=dict)
 
     @property
     def specification(self) -> Specification:
@@ -250,8 +252,9 @@ def read_run(folder: Path) -> Run:
             f"unweave reads {SCHEMA}: use the version of unweave that wrote it, or discover again"
         )
     circuit = folder / "circuit.json"
+    listed = read_json(circuit, "circuit.json of unweave discover")
     try:
-        found = Circuit.from_json(read_json(circuit, "circuit.json of unweave discover"))
+        found = Circuit.from_json(listed)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnweaveError(f"{circuit} is broken ({error!r}): discover again") from error
     evaluation = folder / "evaluation.json"
@@ -259,6 +262,7 @@ def read_run(folder: Path) -> Run:
         folder,
         record,
         found,
+        listed,
         read_scores(folder / "scores.safetensors"),
         read_json(evaluation, "evaluation.json") if evaluation.exists() else {},
         _patterns(folder / "patterns.safetensors"),
@@ -290,4 +294,4 @@ def _patterns(path: Path) -> dict[str, Tensor]:
         raise UnweaveError(
             f"{path} cannot be read ({error}): delete it to do without attention patterns"
         ) from error
-    return {name: value.to(torch.float32) for name, value in found.items() if value.ndim == 2}
+    return {name: value.to(torch.float32) for name, value in found.items() if value.ndim == 3}

@@ -1,6 +1,6 @@
 """`Specification`: an experiment as the user asked for it, and `Experiment`: the same, set up."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -18,7 +18,7 @@ from unweave.model.model import Model
 from unweave.model.weights import tensors
 from unweave.nodes.node import find_nodes, read_granularity
 from unweave.scores.problem import Problem
-from unweave.sites import Site
+from unweave.sites import Point, Site
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("task", "model", "granularity", "ablation"), (str,)),
@@ -160,10 +160,16 @@ class Experiment:
             found["task"] = blake2b(path.read_bytes(), digest_size=8).hexdigest()
         return found
 
-    def problem(self, part: Part, n: int | None = None, ablation: str | None = None) -> Problem:
-        """Prompts of a part under an ablation, by default the experiment's own."""
+    def problem(
+        self, part: Part, n: int | None = None, more: Collection[Point] = frozenset()
+    ) -> Problem:
+        """Prompts of a part.
+
+        Args:
+            more: Points beside the nodes' at which the ablation has to be known.
+        """
         batch = self.task.batch(self.model, n, self.specification.seed, part)
-        return self._problem(batch, ablation or self.specification.ablation)
+        return self._problem(batch, self.specification.ablation, more)
 
     def under(self, problem: Problem, ablation: str) -> Problem | None:
         """The same prompts under another ablation; None where it cannot be built for them."""
@@ -187,8 +193,10 @@ class Experiment:
         how = self.specification
         return self.task.batch(self.model, how.prompts, how.seed, "discover")
 
-    def _problem(self, batch: Batch, ablation: str) -> Problem:
-        points, seed = {node.point for node in self.nodes}, self.specification.seed
+    def _problem(
+        self, batch: Batch, ablation: str, more: Collection[Point] = frozenset()
+    ) -> Problem:
+        points, seed = {*more, *(node.point for node in self.nodes)}, self.specification.seed
         built = task_ablation(self.task, self.model, batch, ablation, points, seed)
         return Problem(self.model, batch, self.nodes, built)
 

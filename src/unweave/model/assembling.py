@@ -2,16 +2,17 @@
 
 import ctypes
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from unweave.errors import UnweaveError
+from unweave.errors import UnweaveError, UnweaveWarning
 from unweave.model.checkpoint import Checkpoint, architecture, read_network
 from unweave.model.model import Model
-from unweave.model.weights import Network
+from unweave.model.weights import Attention, Network
 
 # Parameters of mallopt, from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -53,16 +54,44 @@ def assemble(name: str, source: Source, wishes: Wishes) -> Model:
 def finish(name: str, network: Network, source: Source, wishes: Wishes) -> Model:
     """A network with dtype, device, tokenizer and BOS as wished."""
     _keep_freed_memory()
-    if wishes.dtype is not None:
-        network = network.to(wishes.dtype)
+    dtype = wishes.dtype or _measured(name, network)
+    if dtype != network.dtype:
+        network = network.to(dtype)
     if wishes.device is not None:
         network = _on_device(network, wishes.device)
     if wishes.tokenizer is None:
         tokenizer, adds_bos = source.tokenizer(), source.adds_bos
     else:
         tokenizer, adds_bos = wishes.tokenizer, None
-    model = Model(name, network, source.model_type, tokenizer)
+    context = None if source.checkpoint is None else _context(network, source.checkpoint.config)
+    model = Model(name, network, source.model_type, tokenizer, context=context)
     return replace(model, prepend_bos=_prepends_bos(model, adds_bos, wishes.bos))
+
+
+def _measured(name: str, network: Network) -> torch.dtype:
+    """The dtype of the runs: its own, but float32 for 16 bits, whose rounding moves the metric."""
+    if network.dtype not in (torch.bfloat16, torch.float16):
+        return network.dtype
+    kind = str(network.dtype).removeprefix("torch.")
+    warnings.warn(
+        f"{name} is in {kind} and is measured in float32, with a copy of its weights: "
+        f"load(…, dtype=torch.{kind}) keeps it as it is",
+        UnweaveWarning,
+        stacklevel=4,
+    )
+    return torch.float32
+
+
+def _context(network: Network, config: Mapping[str, Any]) -> int | None:
+    """The positions that a rotary model was made for; yarn's factor may stretch them."""
+    bodies = (branch.body for block in network.body.blocks for branch in block.branches)
+    if not any(isinstance(body, Attention) and body.rotary for body in bodies):
+        return None
+    limit = config.get("max_position_embeddings") or config.get("n_positions")
+    rope = config.get("rope_parameters") or {}
+    original = rope.get("original_max_position_embeddings")
+    stretched = int(original * rope["factor"]) if original and rope.get("factor") else 0
+    return None if limit is None else max(limit, stretched)
 
 
 def _keep_freed_memory() -> None:
@@ -82,10 +111,14 @@ def _keep_freed_memory() -> None:
 
 def _on_device(network: Network, device: torch.device | str) -> Network:
     try:
-        return network.to(torch.device(device))
+        target = torch.device(device)
+        moved = network.to(target)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UnweaveError(f"device {device!s} cannot be used ({reason}): try cpu") from error
+    if target.type == "meta":
+        raise UnweaveError("device meta cannot be used (it holds no numbers): try cpu")
+    return moved
 
 
 def _prepends_bos(model: Model, adds_bos: bool | None, wish: bool | None) -> bool:
@@ -105,6 +138,17 @@ def _prepends_bos(model: Model, adds_bos: bool | None, wish: bool | None) -> boo
     if not possible or tokenizer is None:
         return False
     if adds_bos is None:
-        # Tokenizers differ in how they say so; all of them show it.
-        adds_bos = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+        adds_bos = _shows_bos(model.name, tokenizer)
     return adds_bos or architecture(model.architecture).needs_bos
+
+
+def _shows_bos(name: str, tokenizer: Any) -> bool:
+    """Tokenizers differ in how they say that they add BOS; all of them show it."""
+    try:
+        return list(tokenizer("a")["input_ids"][:1]) == [tokenizer.bos_token_id]
+    except Exception as error:  # the tokenizers library raises bare Exceptions
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UnweaveError(
+            f"the tokenizer of {name} cannot encode a letter ({reason}): mend it, or load with "
+            "tokenizer=…"
+        ) from error

@@ -92,9 +92,12 @@ def load_or_build(source: Path, version: str, build: Callable[[], Content]) -> C
 
 def _stem(source: Path, version: str) -> str:
     digest = hashlib.blake2b(version.encode(), digest_size=8)
-    with source.open("rb") as file:
-        for chunk in _chunks(file):
-            digest.update(chunk)
+    try:
+        with source.open("rb") as file:
+            for chunk in _chunks(file):
+                digest.update(chunk)
+    except OSError as error:
+        raise UnweaveError(f"{source} cannot be read: {error.strerror}") from error
     name = re.sub(r"[^\w.-]", "_", source.stem)
     return f"{name}-{digest.hexdigest()}"
 

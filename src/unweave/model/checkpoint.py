@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.errors import UnweaveError
-from unweave.model.weights import Activation, ActivationName, Linear, Network, Norm
+from unweave.model.shapes import check_shapes
+from unweave.model.weights import Activation, ActivationName, Linear, Network, Norm, tensors
 from unweave.registry import Registry, nearest
 
 # Fields that cannot change what a forward pass in evaluation mode computes.
@@ -31,7 +32,7 @@ _HARMLESS = re.compile(
     re.VERBOSE,
 )
 
-_ACTIVATIONS: dict[str, ActivationName] = {
+ACTIVATIONS: dict[str, ActivationName] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
@@ -45,6 +46,7 @@ _ACTIVATIONS: dict[str, ActivationName] = {
 }
 
 _MISSING = object()
+_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,9 +119,9 @@ class Checkpoint:
     def activation(self, name: str) -> Activation:
         """The activation that a config field names."""
         value = self.get(name)
-        if value not in _ACTIVATIONS:
-            raise UnweaveError(f"{name} = {value!r}: {nearest(str(value), _ACTIVATIONS)}")
-        return Activation(_ACTIVATIONS[value])
+        if value not in [*ACTIVATIONS]:
+            raise UnweaveError(f"{name} = {value!r}: {nearest(str(value), ACTIVATIONS)}")
+        return Activation(ACTIVATIONS[value])
 
     def has(self, name: str) -> bool:
         """Whether a tensor, or any tensor under a prefix that ends in a dot, is there."""
@@ -217,17 +219,36 @@ def architecture(model_type: str) -> Architecture:
 
 def read_network(model_type: str, checkpoint: Checkpoint) -> Network:
     """Maps a checkpoint to a network through its architecture's file, strictly."""
-    network = architecture(model_type).read(checkpoint)
+    family = architecture(model_type)
+    try:
+        network = family.read(checkpoint)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        # A family's file trusts the config's types and the tensors' axes.
+        reason = " ".join(str(e).split())[:_LONGEST_REASON]
+        raise UnweaveError(
+            f"{checkpoint.model_class}: config and weights do not belong together "
+            f"({type(e).__name__}: {reason})"
+        ) from e
     checkpoint.finish()
-    _check_finite_dtype(network)
+    _check_dtype(network)
+    check_shapes(network)
     return network
 
 
-def _check_finite_dtype(network: Network) -> None:
-    if not network.dtype.is_floating_point:
-        raise UnweaveError(
-            f"weights are {network.dtype}: expected a float type; load an unquantised checkpoint"
-        )
+def _check_dtype(network: Network) -> None:
+    for tensor in tensors(network):
+        if not tensor.is_floating_point():
+            raise UnweaveError(
+                f"weights are {tensor.dtype}: expected a float type; load an unquantised checkpoint"
+            )
 
 
-__all__ = ["Architecture", "Checkpoint", "Tiny", "architecture", "architectures", "read_network"]
+__all__ = [
+    "ACTIVATIONS",
+    "Architecture",
+    "Checkpoint",
+    "Tiny",
+    "architecture",
+    "architectures",
+    "read_network",
+]

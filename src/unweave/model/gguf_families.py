@@ -15,6 +15,7 @@ import torch
 
 from unweave.errors import UnweaveError
 from unweave.model.checkpoint import architectures
+from unweave.model.configs import check_fields
 from unweave.model.gguf_file import GgufFile, dequantised
 from unweave.model.positions import rotary_of
 from unweave.registry import nearest
@@ -146,6 +147,7 @@ def config_fields(file: GgufFile) -> dict[str, Any]:
             "Add them to src/unweave/model/gguf_families.py, or load the safetensors checkpoint."
         )
     fields = {_FIELDS[key]: _shortest(file.get(key)) for key in keys if key in _FIELDS}
+    check_fields(fields, file.path)  # what follows computes with them
     fields.setdefault("vocab_size", int(file.tensors["token_embd.weight"].shape[-1]))
     return fields | {
         "rope_parameters": _rope(file),
@@ -163,7 +165,7 @@ def _shortest(value: Any) -> Any:
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
-def _plain_rope(base: float) -> dict[str, Any]:
+def _plain_rope(base: Any) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": base}
 
 
@@ -212,7 +214,8 @@ def _llama3_rope(file: GgufFile, plain: dict[str, Any], d_head: int) -> dict[str
         **bounds,
     }
     frequencies = [rotary_of(p, d_head, None).inverse_frequencies for p in (plain, guess)]
-    if not torch.allclose(frequencies[0] / frequencies[1], stored, rtol=1e-4):
+    divisors = frequencies[0] / frequencies[1]
+    if divisors.shape != stored.shape or not torch.allclose(divisors, stored, rtol=1e-4):
         raise UnweaveError(
             f"{file.path}: rope_freqs.weight is not Llama 3's scaling with its usual bounds: "
             "load the safetensors checkpoint instead"

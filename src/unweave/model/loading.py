@@ -1,44 +1,57 @@
-"""`load`: a model by name, folder, file or object, as a `Model`. Alone here, transformers is used.
+"""`load`: a model by name, folder, file or object, as a `Model`.
 
 Every way in ends in the same three things: a config, tensors by name, and a tokenizer. Weights are
-used where they lie, in a memory map or in the given object; nothing is unpickled (safetensors, GGUF
-and `weights_only=True`), and no code that comes with a model is run.
+used where they lie, in a memory map or in the given object; nothing but tensors is unpickled
+(safetensors, GGUF and `weights_only=True`), and no code that comes with a model is run.
 """
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from unweave.errors import UnweaveError
 from unweave.model import sources
 from unweave.model.assembling import Source, Wishes, assemble, finish
-from unweave.model.checkpoint import Checkpoint, architecture
-from unweave.model.folders import (
-    check_safetensors,
-    has_tokenizer,
-    is_lens,
-    lens_tensors,
-    read_config,
-)
-from unweave.model.gguf_cache import read_gguf
+from unweave.model.checkpoint import Checkpoint, architecture, read_network
+from unweave.model.configs import check_family, check_fields, check_heads, check_sizes
+from unweave.model.folders import has_tokenizer, is_lens, lens_tensors, read_config
+from unweave.model.gguf_cache import GgufModel, read_gguf
 from unweave.model.model import Model
 from unweave.model.onnx_file import onnx_tensors
+from unweave.model.pretrained import (
+    configure,
+    defaults,
+    folder_model,
+    from_tensors,
+    gguf_tensors,
+    named_class,
+)
 from unweave.model.probe import with_classes
 from unweave.model.sources import DEFAULT
 from unweave.model.synthetic import built, tokenizer_parts
+from unweave.model.tokenizing import bare_tokenizer, folder_tokenizer, rebuilt_tokenizer
+from unweave.model.weights import Network
 
 _LENS_TOKENIZER = "NeelNanda/gpt-neox-tokenizer-digits"  # for checkpoints that do not name theirs
 
-_LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
-# Heads that a checkpoint was trained with and its class leaves out: nothing that stays reads them.
-_UNUSED_HEADS = re.compile(r"(.*\.)?pooler\..* | cls\.seq_relationship\..*", re.VERBOSE)
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A network and transformers' model of the same weights.
+
+    Args:
+        network: Ours, as `load` gives it.
+        reference: transformers', in evaluation mode.
+        note: What is independent of our own reading of the file, for the report.
+    """
+
+    network: Network
+    reference: Any
+    note: str = ""
 
 
 def load(
@@ -57,7 +70,8 @@ def load(
             an `.onnx` file beside its `config.json`; a model that code builds
             ("wired-induction", "tracr:reverse"); or a transformers model, whose weights are then
             shared.
-        dtype: float32 by default; a model object keeps its own.
+        dtype: float32 by default. A model object keeps its own, but a 16-bit one is measured in
+            float32 unless its dtype is given: rounding to 16 bits moves faithfulness by a percent.
         device: The CPU by default; a model object stays where it is.
         tokenizer: A transformers tokenizer, or the name or folder of one, instead of the model's.
         bos: Whether text gets a BOS token in front; by default what the model was trained with.
@@ -88,6 +102,22 @@ def from_transformers(
     return assemble(name or _name(model), source, Wishes(dtype, tokenizer=tokenizer))
 
 
+def comparison(x: Any = DEFAULT) -> Comparison:
+    """What `unweave check` compares: our network and transformers' model. No tokenizer is needed.
+
+    A GGUF file is read by transformers' own reader too, where it has one.
+
+    Raises:
+        UnweaveError: Also when transformers has no class for this kind of checkpoint.
+    """
+    path = sources.find(x) if isinstance(x, str | Path) and x not in built else None
+    if path is not None and path.suffix == ".gguf":
+        return _gguf_comparison(path)
+    reference = oracle(x)
+    # `load` shares the weights of the same object, so this is the network that it gives.
+    return Comparison(_network(_from_object(reference)), reference)
+
+
 def oracle(x: Any = DEFAULT) -> Any:
     """transformers' own model with the weights that `load(x)` uses, in evaluation mode.
 
@@ -96,20 +126,55 @@ def oracle(x: Any = DEFAULT) -> Any:
     """
     if not isinstance(x, str | Path):
         return _checked_object(x).eval()
+    if x in built:
+        raise UnweaveError(f"{x} is built by code: transformers has no class to compare it with")
     path = sources.find(x)
     if path.suffix == ".gguf":
-        gguf = read_gguf(path, _configure)
-        return _oracle_of(gguf.model_class, gguf.config, gguf.tensors, path.stem)
+        gguf = read_gguf(path, configure)
+        return from_tensors(gguf.model_class, gguf.config, gguf.tensors, path.stem)
     if path.suffix == ".onnx":
-        config = sources.config_beside(path)
-        fields, _ = _configure(config["model_type"], config)
-        return _oracle_of(config["architectures"][0], fields, onnx_tensors(path), str(x))
+        source = _from_onnx(path)
+        assert source.checkpoint is not None
+        _network(source)  # names what is wrong before transformers does
+        found = source.checkpoint
+        return from_tensors(found.model_class, found.config, found.tensors, str(x))
     config = read_config(path)
     if is_lens(config):
         raise UnweaveError(
             f"{x} is a TransformerLens checkpoint: transformers has no class to compare it with"
         )
-    return _pretrained(path, config)
+    return folder_model(path, config)
+
+
+def _gguf_comparison(path: Path) -> Comparison:
+    gguf = read_gguf(path, configure)
+    network = _network(_gguf_source(path, gguf))
+    found = gguf_tensors(path, gguf.model_class, gguf.config)
+    if found is None:
+        reference = from_tensors(gguf.model_class, gguf.config, gguf.tensors, path.stem)
+        return Comparison(network, reference, "weights as unweave reads them")
+    fields, tensors = found
+    for name, theirs in fields.items():
+        ours = gguf.config.get(name, theirs)
+        known = name == "model_type" or name.endswith("_token_id")  # of the tokenizer
+        if not known and not _same(ours, theirs):
+            raise UnweaveError(
+                f"{path}: unweave reads {name} = {ours!r}, transformers {theirs!r}: report it"
+            )
+    reference = from_tensors(gguf.model_class, gguf.config, tensors, path.stem)
+    return Comparison(network, reference, "weights read by transformers' own GGUF reader")
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    # Files have float32; the config that was written had 1e-05.
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return abs(ours - theirs) <= 1e-6 * abs(ours)
+    return ours == theirs
+
+
+def _network(source: Source) -> Network:
+    assert source.checkpoint is not None
+    return read_network(source.model_type, source.checkpoint)
 
 
 def _source(path: Path) -> Source:
@@ -145,7 +210,7 @@ def _from_object(x: Any) -> Source:
             "load it without device_map or offloading"
         )
     config = model.config
-    checkpoint = Checkpoint(config.to_dict(), _defaults(config), tensors, type(model).__name__)
+    checkpoint = Checkpoint(config.to_dict(), defaults(config), tensors, type(model).__name__)
     return Source(config.model_type, checkpoint, lambda: _tokenizer_at_hand(config.name_or_path))
 
 
@@ -153,150 +218,68 @@ def _name(model: Any) -> str:
     return model.config.name_or_path or type(model).__name__
 
 
-def _defaults(config: Any) -> dict[str, Any]:
-    return type(config)().to_dict()
-
-
 def _tokenizer_at_hand(name: str | None) -> Any | None:
     """The tokenizer beside the weights that an object was loaded from, if it says from where."""
     if not name:
         return None
     folder = Path(name) if Path(name).is_dir() else sources.at_hand(name)
-    return None if folder is None else _folder_tokenizer(folder)
+    return None if folder is None else folder_tokenizer(folder)
 
 
 def _from_folder(folder: Path, config: Mapping[str, Any]) -> Source:
-    source = _from_object(_pretrained(folder, config))
-    return Source(source.model_type, source.checkpoint, lambda: _folder_tokenizer(folder))
-
-
-def _pretrained(folder: Path, config: Mapping[str, Any]) -> Any:
-    """transformers' model from a folder, float32, with every weight found and every one used."""
-    import transformers
-
-    if not config.get("model_type"):
-        raise UnweaveError(f"{folder / 'config.json'} names no model_type: which family is it?")
-    architecture(config["model_type"])  # before gigabytes are read
-    check_safetensors(folder)
-    with _quiet():
-        try:
-            typed = transformers.AutoConfig.from_pretrained(folder, **_LOCAL)
-            model_class = _model_class(folder, typed)
-            model, info = model_class.from_pretrained(
-                folder,
-                config=typed,
-                dtype=torch.float32,
-                use_safetensors=True,
-                output_loading_info=True,
-                **_LOCAL,
-            )
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UnweaveError(f"{folder} cannot be read by transformers: {reason}") from error
-    unexpected = [name for name in info["unexpected_keys"] if not _UNUSED_HEADS.fullmatch(name)]
-    for names, fault in ((info["missing_keys"], "lacks"), (unexpected, "has unknown")):
-        if names:
-            raise UnweaveError(
-                f"{folder} {fault} weights for {model_class.__name__}: "
-                f"{', '.join(sorted(names)[:4])} ({len(names)} in all); is the class in "
-                "config.json (architectures) right?"
-            )
-    return model.eval()
-
-
-def _model_class(folder: Path, config: Any) -> Any:
-    import transformers
-
-    model_class = getattr(transformers, (config.architectures or [""])[0], None)
-    if not (
-        isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)
-    ):
-        raise UnweaveError(
-            f"{folder / 'config.json'} says architectures = {config.architectures}: expected a "
-            "class of transformers, such as LlamaForCausalLM; write it there"
-        )
-    return model_class
+    source = _from_object(folder_model(folder, config))
+    return Source(source.model_type, source.checkpoint, lambda: folder_tokenizer(folder))
 
 
 def _from_lens(folder: Path, config: Mapping[str, Any]) -> Source:
     def tokenizer() -> Any | None:
         if has_tokenizer(folder):
-            return _folder_tokenizer(folder)
+            return folder_tokenizer(folder)
         try:
             return _tokenizer(config.get("tokenizer_name") or _LENS_TOKENIZER)
         except UnweaveError:  # another repository, maybe out of reach; text will ask for it
             return None
 
-    checkpoint = Checkpoint(config, {}, lens_tensors(folder), "HookedTransformer")
+    where, tensors = folder / "config.json", lens_tensors(folder)
+    check_fields(config, where)
+    check_sizes(config, {name: tuple(t.shape) for name, t in tensors.items()}, where)
+    checkpoint = Checkpoint(config, {}, tensors, "HookedTransformer")
     return Source("transformer_lens", checkpoint, tokenizer)
 
 
 def _from_gguf(path: Path) -> Source:
-    model = read_gguf(path, _configure)
+    return _gguf_source(path, read_gguf(path, configure))
+
+
+def _gguf_source(path: Path, model: GgufModel) -> Source:
     checkpoint = Checkpoint(model.config, model.defaults, model.tensors, model.model_class)
     parts = model.tokenizer
     if parts is None:
         return Source(model.model_type, checkpoint, lambda: None)
-    return Source(
-        model.model_type, checkpoint, lambda: _rebuilt_tokenizer(parts), parts["adds_bos"]
-    )
-
-
-def _configure(model_type: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    from transformers import CONFIG_MAPPING
-
-    config = CONFIG_MAPPING[model_type](**fields)
-    return config.to_dict(), _defaults(config)
-
-
-def _rebuilt_tokenizer(parts: Mapping[str, Any]) -> Any:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
-
-    rebuilt = Tokenizer.from_str(parts["json"])
-    return PreTrainedTokenizerFast(tokenizer_object=rebuilt, **parts["special"])
+    return Source(model.model_type, checkpoint, lambda: rebuilt_tokenizer(parts), parts["adds_bos"])
 
 
 def _from_code(name: str, wishes: Wishes) -> Model:
     made = built[name]()
     parts = tokenizer_parts(made.vocabulary)
-    source = Source("built", None, lambda: _rebuilt_tokenizer(parts), adds_bos=True)
+    source = Source("built", None, lambda: rebuilt_tokenizer(parts), adds_bos=True)
     return finish(name, made.network, source, wishes)
 
 
 def _from_onnx(path: Path) -> Source:
-    config = sources.config_beside(path)
-    fields, defaults = _configure(config["model_type"], config)
-    checkpoint = Checkpoint(fields, defaults, onnx_tensors(path), config["architectures"][0])
-    return Source(config["model_type"], checkpoint, lambda: _bare_tokenizer(path.parent))
-
-
-def _bare_tokenizer(folder: Path) -> Any | None:
-    """The tokenizer of a folder that has tokenizer.json alone, with BERT's special tokens."""
-    if (folder / "config.json").exists() or not (folder / "tokenizer.json").exists():
-        return _folder_tokenizer(folder)
-    special = {
-        f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")
-    }
-    text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-    return _rebuilt_tokenizer({"json": text, "special": special})
-
-
-def _oracle_of(
-    class_name: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor], name: str
-) -> Any:
-    """A transformers model that uses tensors as they are."""
-    import transformers
-
-    model_class = getattr(transformers, class_name)
-    config = model_class.config_class.from_dict(fields)
-    with _quiet():
-        # Without a folder, from_pretrained takes the tensors as they are, uncopied.
-        model = model_class.from_pretrained(
-            None, config=config, state_dict=dict(tensors), dtype=torch.float32
-        )
-    model.config.name_or_path = name
-    return model.eval()
+    config, where = sources.config_beside(path), path.parent / "config.json"
+    model_type = check_family(config, where)
+    architecture(model_type)
+    check_fields(config, where)
+    named_class(where, config["architectures"], model_type)
+    tensors = onnx_tensors(path)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    check_sizes(config, shapes, where)
+    fields, known = configure(model_type, config)
+    check_heads(fields, where)
+    check_sizes(fields, shapes, where)
+    checkpoint = Checkpoint(fields, known, tensors, config["architectures"][0])
+    return Source(model_type, checkpoint, lambda: bare_tokenizer(path.parent))
 
 
 def _tokenizer(x: Any) -> Any:
@@ -304,39 +287,7 @@ def _tokenizer(x: Any) -> Any:
     if not isinstance(x, str | Path):
         return x
     folder = sources.find(x)
-    found = _folder_tokenizer(folder) if folder.is_dir() else _source(folder).tokenizer()
+    found = folder_tokenizer(folder) if folder.is_dir() else _source(folder).tokenizer()
     if found is None:
         raise UnweaveError(f"{folder} has no tokenizer: give a folder with tokenizer.json")
     return found
-
-
-def _folder_tokenizer(folder: Path) -> Any | None:
-    if not has_tokenizer(folder):
-        return None
-    from transformers import AutoTokenizer
-
-    with _quiet():
-        try:
-            return AutoTokenizer.from_pretrained(folder, **_LOCAL)
-        except Exception as error:  # the tokenizers library raises bare Exceptions
-            reason = str(error).strip().splitlines()[0]
-            raise UnweaveError(
-                f"the tokenizer in {folder} cannot be read: {reason}; mend it, or load with "
-                "tokenizer=…"
-            ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' progress bars and load reports: what matters there is an error here."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

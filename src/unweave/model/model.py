@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unweave.errors import UnweaveError
 from unweave.model.program import Inputs, logits
+from unweave.model.tokenizing import encoded
 from unweave.model.weights import Block, Network
 from unweave.sites import HEAD_KINDS, Point, Site, head_point
 
@@ -26,6 +27,8 @@ class Model:
         architecture: The family's name, transformers' `model_type`.
         tokenizer: A transformers tokenizer, or None when only token tensors are used.
         prepend_bos: Whether text gets a BOS token in front (decoders only).
+        context: How many positions a model with rotary positions was made for; None where its
+            config does not say, and where positions are learned one by one.
     """
 
     name: str
@@ -33,6 +36,7 @@ class Model:
     architecture: str
     tokenizer: Any | None = None
     prepend_bos: bool = False
+    context: int | None = None
 
     @property
     def family(self) -> Family:
@@ -46,16 +50,16 @@ class Model:
     def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Token ids of a text and the characters that each token covers ((0, 0) for specials)."""
         tokenizer = self._tokenizer()
-        special = self.family != "decoder"
-        coded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
-        ids, spans = list(coded["input_ids"]), [tuple(s) for s in coded["offset_mapping"]]
+        ids, spans = encoded(tokenizer, text, special=self.family != "decoder")
         if self.prepend_bos:
             ids, spans = [tokenizer.bos_token_id, *ids], [(0, 0), *spans]
         return ids, spans
 
     def single_token(self, text: str) -> int | None:
         """The id of a text that is one token (mind the leading space), else None."""
-        ids = self._tokenizer()(text, add_special_tokens=False)["input_ids"]
+        # A translator's answers are in the other language, which Marian cuts by another model.
+        name = "text_target" if self.family == "encoder-decoder" else "text"
+        ids = self._tokenizer()(**{name: text}, add_special_tokens=False)["input_ids"]
         return ids[0] if len(ids) == 1 else None
 
     def decode(self, token: int) -> str:
@@ -84,10 +88,13 @@ class Model:
             decoder: An encoder-decoder's decoder tokens so far; its start token unless given.
 
         Raises:
-            UnweaveError: For a row that is longer than the model's limit.
+            UnweaveError: For a row that is longer than the model's limit, and for a token that is
+                not in its vocabulary.
         """
         for number, row in enumerate(rows):
-            self.check_length(len(row), f"text {number + 1} of {len(rows)}")
+            what = f"text {number + 1} of {len(rows)}"
+            self.check_length(len(row), what)
+            self._check_tokens(row, what)
         inputs = pad(rows, self.network.device)
         if self.network.encoder is None:
             return inputs
@@ -97,10 +104,11 @@ class Model:
 
     @property
     def token_limit(self) -> int | None:
-        """How many tokens a text may have; None where positions are not learned one by one."""
+        """How many tokens a text may have: learned positions, or those that a rotary model was
+        made for; None for positions without a limit (ALiBi, T5)."""
         stack = self.network.encoder or self.network.body
         table = stack.embedding.positions
-        return None if table is None else len(table) - stack.embedding.position_offset
+        return self.context if table is None else len(table) - stack.embedding.position_offset
 
     def check_length(self, tokens: int, what: str, remedy: str = "shorten it") -> None:
         """Raises when a text has more tokens than the model takes."""
@@ -197,6 +205,17 @@ class Model:
                 yield "enc", layer, block
         for layer, block in enumerate(self.network.body.blocks):
             yield "", layer, block
+
+    def _check_tokens(self, row: Sequence[int], what: str) -> None:
+        table = (self.network.encoder or self.network.body).embedding.tokens
+        if table is None or not row:
+            return
+        worst = max(row) if min(row) >= 0 else min(row)
+        if not 0 <= worst < len(table):
+            raise UnweaveError(
+                f"{what} has the token {worst}, and {self.name} knows 0–{len(table) - 1}: is the "
+                "tokenizer this model's own?"
+            )
 
     def _tokenizer(self) -> Any:
         if self.tokenizer is None:

@@ -26,6 +26,8 @@ _NODE_INPUT, _NODE_NAME, _NODE_KIND = 1, 3, 4
 _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_RAW = 1, 2, 8, 9
 
 _FLOAT = 1
+_LONGEST_VARINT = 10  # bytes: 64 bits, 7 in each
+_MOST_DIMS = 8
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def onnx_tensors(path: Path) -> dict[str, Tensor]:
         nodes, stored = _read_graph(graph)
     except OSError as error:
         raise UnweaveError(f"{path} cannot be read: {error.strerror}") from error
-    except (StopIteration, IndexError, ValueError, RuntimeError) as error:
+    except (StopIteration, IndexError, ValueError, TypeError, RuntimeError) as error:
         raise UnweaveError(
             f"{path} is not a whole ONNX file (truncated or damaged): fetch it again"
         ) from error
@@ -101,6 +103,8 @@ def _read_tensor(message: memoryview) -> tuple[str, Tensor] | None:
             name = str(value, "utf-8")
         elif number == _TENSOR_RAW:
             raw = value
+    if len(shape) > _MOST_DIMS:
+        raise ValueError("a tensor has too many dimensions")
     if kind != _FLOAT or len(raw) != 4 * math.prod(shape) or not len(raw):
         return None
     # A copy: within the file the numbers lie at any byte, and read-only.
@@ -137,9 +141,10 @@ def _fields(message: memoryview) -> Iterator[tuple[int, Any]]:
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
     """A number in 7 bits a byte, the lowest first, and where it ends."""
-    value = shift = 0
-    while True:
-        byte = message[at]
-        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+    value = 0
+    for i in range(_LONGEST_VARINT):
+        byte = message[at + i]
+        value |= (byte & 127) << 7 * i
         if byte < 128:
-            return value, at
+            return value, at + i + 1
+    raise ValueError("a number does not end")

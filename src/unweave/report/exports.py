@@ -13,12 +13,14 @@ from unweave import __version__
 from unweave.errors import UnweaveError
 from unweave.experiments.files import plain
 from unweave.report.circuit_files import Shape, to_eap_ig
-from unweave.report.folder import Run
+from unweave.report.data import effects
+from unweave.report.folder import ShownRun
 from unweave.report.layout import context_index
+from unweave.report.prompts import telling_query
 from unweave.sites import HEAD_KINDS, Site, parse
 
 
-def shape_of(run: Run) -> Shape:
+def shape_of(run: ShownRun) -> Shape:
     """Layers, heads and width of the run's model.
 
     Raises:
@@ -39,13 +41,13 @@ def shape_of(run: Run) -> Shape:
         ) from None
 
 
-def eap_ig(run: Run) -> str:
+def eap_ig(run: ShownRun) -> str:
     """The graph that EAP-IG and MIB read."""
     scores = {site: run.score(site) for site in run.ranking}
     return _dump(to_eap_ig(run.circuit, shape_of(run), scores, _pairs(run)))
 
 
-def _pairs(run: Run) -> dict[tuple[str, str], float]:
+def _pairs(run: ShownRun) -> dict[tuple[str, str], float]:
     if run.scores is None or not run.scores.pairs:
         return {}
     matrix = run.scores.pairs.get("signed", next(iter(run.scores.pairs.values())))
@@ -57,17 +59,19 @@ def _pairs(run: Run) -> dict[tuple[str, str], float]:
     }
 
 
-def neuronpedia(run: Run) -> str:
+def neuronpedia(run: ShownRun) -> str:
     """An attribution graph: circuit nodes and the metric, linked by relevance.
 
-    A node stands at its position of the example prompt, one for all positions at the last token.
-    The metric is the logit node above the last layer.
+    A node stands at its position of the example prompt. The format has no node for all positions: a
+    head stands where it attends most to another token than itself and the first, anything else at
+    the last token, and its label says that it acts everywhere. The metric is the logit node above
+    the last layer.
     """
     prompt = run.example
     tokens = [str(token) for token in prompt.get("tokens") or []]
     last = max(len(tokens) - 1, 0)
     top = 1 + max((parse(node).point.layer for node in run.circuit.nodes), default=0)
-    ids = {node: _node_id(parse(node), prompt, last) for node in run.circuit.nodes}
+    ids = {node: _node_id(parse(node), _where(run, node, last)) for node in run.circuit.nodes}
     answer = ", ".join(map(str, prompt.get("answers") or [])) or run.about("task")
     logit = f"{top}_0_{last}"
     nodes = [
@@ -78,7 +82,7 @@ def neuronpedia(run: Run) -> str:
             "ctx_idx": int(ids[name].rpartition("_")[2]),
             "feature_type": _feature_type(parse(name)),
             "jsNodeId": f"{ids[name].rpartition('_')[0]}-0",
-            "clerp": name,
+            "clerp": name if parse(name).position is not None else f"{name} (all positions)",
             "influence": run.score(name),
             "activation": None,
         }
@@ -112,9 +116,19 @@ def neuronpedia(run: Run) -> str:
     )
 
 
-def _node_id(site: Site, prompt: Mapping[str, Any], last: int) -> str:
-    index = context_index(site.position, prompt)
-    where = last if index is None else index
+def _where(run: ShownRun, node: str, last: int) -> int:
+    """The token of the example prompt that a node is drawn at."""
+    site = parse(node)
+    index = context_index(site.position, run.example)
+    if index is not None:
+        return index
+    found = run.patterns.get(str(site.at(None)))
+    if site.position is not None or found is None or found.shape[1] < last + 1:
+        return last
+    return telling_query(found[0, : last + 1, : last + 1])
+
+
+def _node_id(site: Site, where: int) -> str:
     if site.point.kind == "embed":
         return f"E_{where}_{where}"
     # Heads and the MLP of one layer must not share a name, nor a head and its query.
@@ -138,7 +152,7 @@ def _feature_type(site: Site) -> str:
     return names.get(site.point.kind, "residual stream")
 
 
-def _metadata(run: Run, prompt: str, tokens: list[str]) -> dict[str, Any]:
+def _metadata(run: ShownRun, prompt: str, tokens: list[str]) -> dict[str, Any]:
     text = f"{run.about('task')}-{run.about('model')}-{run.about('method')}"
     info: dict[str, Any] = {"generator": {"name": "unweave", "version": __version__}}
     try:
@@ -156,19 +170,24 @@ def _metadata(run: Run, prompt: str, tokens: list[str]) -> dict[str, Any]:
     }
 
 
-def nodes_csv(run: Run) -> str:
-    """One line a node, the most important first."""
+def nodes_csv(run: ShownRun) -> str:
+    """One line a node, in the method's order."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["rank", "site", "layer", "unit", "position", "score", "in_circuit"])
-    inside = set(run.circuit.nodes)
-    for rank, name in enumerate(run.ranking, 1):
+    writer.writerow(["order", "site", "layer", "unit", "position", "effect", "score", "in_circuit"])
+    inside, falls = set(run.circuit.nodes), effects(run)[0]
+    for order, name in enumerate(run.ranking, 1):
         site, score = parse(name), run.score(name)
-        number = "" if score is None or not math.isfinite(score) else repr(score)
+        numbers = [_number(falls.get(name)), _number(score)]
         where = "" if site.position is None else _cell(str(site.position))
         unit = "" if site.unit is None else site.unit
-        writer.writerow([rank, _cell(name), site.point.layer, unit, where, number, name in inside])
+        place = [order, _cell(name), site.point.layer, unit, where]
+        writer.writerow([*place, *numbers, name in inside])
     return file.getvalue()
+
+
+def _number(value: Any) -> str:
+    return repr(float(value)) if isinstance(value, int | float) and math.isfinite(value) else ""
 
 
 def _cell(text: str) -> str:
@@ -180,7 +199,7 @@ def _dump(record: Mapping[str, Any]) -> str:
     return json.dumps(plain(record), allow_nan=False) + "\n"
 
 
-FORMATS: dict[str, tuple[str, Callable[[Run], str]]] = {
+FORMATS: dict[str, tuple[str, Callable[[ShownRun], str]]] = {
     "eap-ig": ("eap-ig.json", eap_ig),
     "neuronpedia": ("neuronpedia.json", neuronpedia),
     "csv": ("nodes.csv", nodes_csv),

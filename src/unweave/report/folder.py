@@ -1,46 +1,24 @@
-"""Everything that a run folder holds, read for showing: missing parts stay empty."""
+"""A run as the report shows it: what its folder holds, and what is derived from that."""
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
-
-from unweave.circuits import Circuit, Scores
-from unweave.errors import UnweaveError
 from unweave.experiments.files import read_json
-from unweave.report.circuit_files import read_circuit
-
-SCHEMA_VERSION = 1
-Json = Mapping[str, Any]
-Patterns = Mapping[str, Float[Tensor, "query key"]]
+from unweave.experiments.run_folder import Json, Run, read_run
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """A run of `unweave discover`, and what was found out about it since.
+class ShownRun(Run):
+    """A finished run, maybe beside other methods.
 
     Args:
-        record: run.json: command, versions, prompts, iterations, ….
-        scores: Of every node; None when the folder holds none.
-        evaluation: evaluation.json; empty when the run was not evaluated.
         comparison: compare.json of other methods on the same task and model; mostly empty.
-        patterns: By head, its attention on the example prompt.
     """
 
-    folder: Path
-    record: Json
-    circuit: Circuit
-    scores: Scores | None = None
-    evaluation: Json = field(default_factory=dict)
     comparison: Json = field(default_factory=dict)
-    patterns: Patterns = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -56,6 +34,34 @@ class Run:
         first = tuple(dict.fromkeys(self.circuit.nodes))
         rest = self.scores.ranking() if self.scores is not None else []
         return tuple(dict.fromkeys((*first, *rest)))
+
+    @property
+    def rounds(self) -> list[Json]:
+        """The rounds of the search."""
+        return [step for step in self.record.get("rounds") or [] if isinstance(step, Mapping)]
+
+    def relevance(self, step: Json) -> tuple[Mapping[str, Any], bool]:
+        """Relevance of every node to a round's targets, and whether it has a sign.
+
+        A round records magnitudes: it sums them over its targets. Relevance to the logits is the
+        score, whose sign the scores still know.
+        """
+        if self.scores is not None and list(step.get("targets") or ()) == ["logits"]:
+            return {site: self.score(site) for site in self.scores.sources}, True
+        found = step.get("relevance") or {}
+        signed = any(isinstance(v, int | float) and v < 0 for v in found.values())
+        return found, signed
+
+    @functools.cached_property
+    def facts(self) -> Mapping[str, Json]:
+        """What circuit.json says about each of its nodes, by site."""
+        listed = [node for node in self.found.get("nodes") or [] if isinstance(node, Mapping)]
+        return dict(zip(self.circuit.nodes, listed, strict=False))
+
+    @property
+    def held_out(self) -> int | None:
+        """How many held-out prompts the circuit's faithfulness was measured on."""
+        return self.found.get("prompts") or len(self.prompts("evaluate")) or None
 
     def score(self, site: str) -> float | None:
         """What a node scored; None for one that was not scored."""
@@ -80,7 +86,7 @@ class Run:
         return [p for p in chosen if isinstance(p, Mapping)]
 
 
-def read_run(folder: Path, comparison: Json | None = None) -> Run:
+def read_shown(folder: Path, comparison: Json | None = None) -> ShownRun:
     """Reads a run folder.
 
     Args:
@@ -88,31 +94,17 @@ def read_run(folder: Path, comparison: Json | None = None) -> Run:
             folder's own compare.json unless given.
 
     Raises:
-        UnweaveError: When it is no run folder, or a file of it is broken or of another version.
+        UnweaveError: When it is not a run folder, or a file of it is broken or of another version.
     """
-    if not folder.is_dir():
-        raise UnweaveError(f"no run folder {folder}: make one with unweave discover TASK")
-    circuit = read_circuit(folder / "circuit.json")
-    record = _optional(folder / "run.json")
-    version = record.get("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
-        raise UnweaveError(
-            f"{folder / 'run.json'} has schema_version {version!r}, this unweave reads "
-            f"{SCHEMA_VERSION}: use the version of unweave that wrote it, or discover again"
-        )
-    run = Run(
-        folder,
-        record,
-        circuit,
-        _scores(folder / "scores.safetensors"),
-        _optional(folder / "evaluation.json"),
-        patterns=_patterns(folder / "patterns.safetensors"),
-    )
-    found = _optional(folder / "compare.json") if comparison is None else comparison
-    return run if not found else _with_comparison(run, found)
+    found = read_run(folder)
+    run = ShownRun(**{one.name: getattr(found, one.name) for one in fields(found)})
+    if comparison is None:
+        own = folder / "compare.json"
+        comparison = read_json(own, "compare.json as unweave writes it") if own.exists() else {}
+    return run if not comparison else _with_comparison(run, comparison)
 
 
-def _with_comparison(run: Run, found: Json) -> Run:
+def _with_comparison(run: ShownRun, found: Json) -> ShownRun:
     def same(line: Any) -> bool:
         return isinstance(line, Mapping) and line.get("task") == run.about("task")
 
@@ -125,31 +117,3 @@ def _with_comparison(run: Run, found: Json) -> Run:
     }
     mine = {"figures": figures, "summary": [r for r in found.get("summary", []) if same(r)]}
     return replace(run, comparison=mine)
-
-
-def _optional(path: Path) -> Json:
-    return read_json(path, f"{path.name} as unweave writes it") if path.exists() else {}
-
-
-def _scores(path: Path) -> Scores | None:
-    if not path.exists():
-        return None
-    try:
-        return Scores.load(path)
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
-        raise UnweaveError(
-            f"{path} cannot be read ({error}): run unweave discover again, or delete the file to "
-            "do without scores"
-        ) from error
-
-
-def _patterns(path: Path) -> Patterns:
-    if not path.exists():
-        return {}
-    try:
-        found = load_file(path)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UnweaveError(
-            f"{path} cannot be read ({error}): delete it to do without attention patterns"
-        ) from error
-    return {name: value.to(torch.float32) for name, value in found.items() if value.ndim == 2}

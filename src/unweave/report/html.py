@@ -22,31 +22,41 @@ from plotly.offline import get_plotlyjs
 from unweave import __version__
 from unweave.errors import UnweaveError
 from unweave.experiments.files import read_json
-from unweave.report.data import page_data
-from unweave.report.folder import Run, read_run
+from unweave.report.data import Room, page_data
+from unweave.report.folder import ShownRun, read_shown
 
 SCRIPTS = (
     "base.js",
+    "state.js",
     "chart.js",
     "layout.js",
     "graph.js",
+    "picture.js",
     "detail.js",
+    "nodes.js",
     "heatmap.js",
     "panels.js",
-    "texts.js",
+    "verdict.js",
+    "tests.js",
+    "prompts.js",
     "words.js",
     "compare.js",
     "main.js",
 )
+LIMIT = 6_000_000  # bytes of a page
+_SHARES = (1.0, 0.5, 0.2, 0.05, 0.0)  # of the room for what can be large, until the page fits
 _RUN_SECTIONS = (
+    ("verdict", "Verdict"),
     ("circuit", "Circuit"),
-    ("heatmap", "Heatmap"),
+    ("nodes", "Nodes"),
+    ("prompts", "Prompts"),
     ("faithfulness", "Faithfulness"),
+    ("tests", "Tests"),
+    ("chance", "Random"),
     ("roc", "ROC"),
     ("runtime", "Runtime"),
-    ("chance", "Chance"),
+    ("heatmap", "Heatmap"),
     ("words", "Words"),
-    ("prompts", "Prompts"),
     ("reproduce", "Reproduce"),
 )
 _COMPARE_SECTIONS = (
@@ -75,7 +85,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """
     compared = [folder for folder in folders if is_comparison(folder)]
     comparison = read_json(compared[-1] / "compare.json", "compare.json") if compared else None
-    runs = [read_run(folder, comparison) for folder in folders if folder not in compared]
+    runs = [read_shown(folder, comparison) for folder in folders if folder not in compared]
     if not runs:
         raise UnweaveError("no run to show: name a folder that unweave discover wrote")
     if out is None:
@@ -100,10 +110,20 @@ def is_comparison(folder: Path) -> bool:
     return (folder / "compare.json").exists() and not (folder / "circuit.json").exists()
 
 
-def page(runs: Sequence[Run]) -> str:
-    """The page as text."""
+def page(runs: Sequence[ShownRun]) -> str:
+    """The page as text, with as much of the data as `LIMIT` allows."""
+    text = ""
+    for share in _SHARES:
+        text = _page(runs, Room().scaled(share))
+        if len(text.encode("utf-8", errors="replace")) < LIMIT:
+            break
+    return text
+
+
+def _page(runs: Sequence[ShownRun], room: Room) -> str:
     one = len(runs) == 1
-    data = [page_data(run, alone=one) for run in runs]
+    # Beside other runs, a circuit shows neither untested relevance nor attention.
+    data = [page_data(run, room if one else Room(0, 0, 0)) for run in runs]
     script = "(() => {\n'use strict';\n" + "\n".join(map(_read, SCRIPTS)) + "\n})();"
     style = _read("style.css")
     names = list(dict.fromkeys(f"{run.about('task')} in {run.about('model')}" for run in runs))
@@ -170,7 +190,7 @@ def _json(record: Mapping[str, Any]) -> str:
     return text
 
 
-def _subtitle(runs: Sequence[Run]) -> str:
+def _subtitle(runs: Sequence[ShownRun]) -> str:
     if len(runs) > 1:
         return f"{len(runs)} runs side by side"
     run = runs[0]
@@ -178,21 +198,26 @@ def _subtitle(runs: Sequence[Run]) -> str:
     return f"circuit found by {run.about('method')}" + (f", {created}" if created else "")
 
 
-def _facts(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(run: ShownRun, found: Mapping[str, Any]) -> dict[str, Any]:
     """What the page says without its script."""
     record = run.record
     versions = _flat(record.get("versions") or {})
     about = [(key, run.about(key)) for key in ("model", "task", "method")]
+    verdict = record.get("verdict") or {}
     return {
         "name": run.name,
         **dict(about),
         "size": found["size"],
         "total": found["total"],
         "faithfulness": _number(found["faithfulness"]),
+        "interval": _interval(found["interval"]),
+        "held_out": found["held_out"] or "–",
+        "sentence": str(verdict.get("sentence") or ""),
         "command": record.get("command") or "",
         "tiles": _tiles(record, found),
-        "settings": [*_flat(record.get("options") or {}), ("seed", str(record.get("seed", "–")))],
-        "provenance": [*about, ("created", str(record.get("created") or "–")), *versions],
+        "settings": _flat({"seed": record.get("seed"), **(record.get("options") or {})}),
+        "provenance": [*about, ("created", _text(record.get("created"))), *versions],
+        "left_out": found["left_out"],
         "nodes": run.circuit.nodes,
     }
 
@@ -200,18 +225,36 @@ def _facts(run: Run, found: Mapping[str, Any]) -> dict[str, Any]:
 def _tiles(record: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     metric, accuracy = record.get("metric") or {}, record.get("accuracy") or {}
     seconds = [s for s in (record.get("seconds") or {}).values() if isinstance(s, int | float)]
+    held_out = f"{found['held_out'] or ''} held-out prompts".strip()
+    discovery = f"{found['discovery'] or ''} discovery prompts".strip()
     tiles = [
         ("nodes in the circuit", str(found["size"]), f"of {found['total']}"),
-        ("faithfulness", _number(found["faithfulness"]), ""),
         (
-            str(metric.get("name") or "metric"),
-            _number(metric.get("full")),
-            f"all ablated {_number(metric.get('empty'))}",
+            f"faithfulness on {held_out}",
+            _number(found["faithfulness"]),
+            _interval(found["interval"]),
         ),
-        ("model answers correctly", _percent(accuracy.get("correct")), ""),
+        (
+            f"faithfulness on {discovery}",
+            _number(found["faithfulness_on_discovery"]),
+            "where it was found",
+        ),
+        (
+            f"{metric.get('name') or 'metric'} of the model",
+            _number(metric.get("full")),
+            f"with every node ablated {_number(metric.get('empty'))}",
+        ),
+        ("model answers correctly", _percent(accuracy.get("correct")), f"of {discovery}"),
         ("time", f"{sum(seconds):.1f} s" if seconds else "–", ""),
     ]
-    return [tile for tile in tiles if tile[1] != "–" or tile[0] == "faithfulness"]
+    return [tile for tile in tiles if tile[1] != "–" or "held-out" in tile[0]]
+
+
+def _interval(ends: Any) -> str:
+    if not isinstance(ends, list | tuple) or len(ends) != 2:
+        return ""
+    low, high = map(_number, ends)
+    return "" if "–" in (low, high) else f"95% interval {low} to {high}"
 
 
 def _number(value: Any) -> str:
@@ -225,9 +268,19 @@ def _percent(value: Any) -> str:
 def _flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for key, value in record.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             rows += _flat(value, f"{prefix}{key}.")
         else:
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            rows.append((f"{prefix}{key}", text))
+            rows.append((f"{prefix}{key}", _text(value)))
     return rows
+
+
+def _text(value: Any) -> str:
+    """An option's value in words."""
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value)) or "none"
+    return str(value)

@@ -8,7 +8,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from unweave.errors import UnweaveError
-from unweave.report.folder import Run
+from unweave.report.circuit_files import edge_ends
+from unweave.report.data import effects, short
+from unweave.report.folder import ShownRun
 from unweave.report.layout import Place, Places, column_names, head_grid, places
 
 if TYPE_CHECKING:
@@ -16,7 +18,11 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 POSITIVE, NEGATIVE, GREY = "#1f66b8", "#c4500f", "#8a929c"
-COLOURS = (POSITIVE, NEGATIVE, "#0b7a5c", "#9a3d8f", "#8a6500", "#3b7f9c")
+COLOURS = (
+    *(POSITIVE, NEGATIVE, "#0b7a5c", "#9a3d8f", "#8a6500", "#3b7f9c"),
+    *("#a6324a", "#4c8a1e", "#5a4fc4", "#b06a9c", "#2f3f55", "#d19a00"),
+)
+DASHES = ("-", "--", ":", "-.")  # past the last colour, lines differ by their dashes
 STYLE: Mapping[str, Any] = {
     "font.size": 8,
     "axes.spines.top": False,
@@ -39,15 +45,17 @@ class Look:
         position: Heatmap at one position; None sums over all.
         round: Heatmap of this round, from 1.
         nodes: How many nodes of the ranking the circuit shows; None for the found circuit.
+        relevance: Whether the circuit shows relevance between nodes, which no run has tested.
     """
 
     width: float = 3.4
     position: str | None = None
     round: int = 1
     nodes: int | None = None
+    relevance: bool = False
 
 
-def save(run: Run, figure: str, path: Path, look: Look | None = None) -> None:
+def save(run: ShownRun, figure: str, path: Path, look: Look | None = None) -> None:
     """Draws one of `FIGURES` into a file.
 
     Raises:
@@ -63,7 +71,8 @@ def save(run: Run, figure: str, path: Path, look: Look | None = None) -> None:
         ) from None
     look = look or Look()
     draw, aspect = FIGURES[figure]
-    style: Any = {**STYLE, "axes.prop_cycle": cycler(color=COLOURS)}
+    cycle = cycler(linestyle=DASHES) * cycler(color=COLOURS)
+    style: Any = {**STYLE, "axes.prop_cycle": cycle}
     with rc_context(style):
         canvas = Figure(figsize=(look.width, look.width * aspect), layout="constrained")
         draw(run, canvas.add_subplot(), look)
@@ -76,18 +85,18 @@ def save(run: Run, figure: str, path: Path, look: Look | None = None) -> None:
             raise UnweaveError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def _missing(run: Run, what: str) -> UnweaveError:
+def _missing(run: ShownRun, what: str) -> UnweaveError:
     return UnweaveError(f"{run.folder} holds no {what}: run unweave evaluate {run.folder} first")
 
 
-def _faithfulness(run: Run, axes: "Axes", look: Look) -> None:
+def _faithfulness(run: ShownRun, axes: "Axes", look: Look) -> None:
     evaluation, drawn = run.evaluation, False
     curve = (evaluation.get("curves") or {}).get(evaluation.get("ablation"))
+    count = evaluation.get("prompts") if curve else (run.record.get("curve") or {}).get("prompts")
     curve = curve or run.record.get("curve") or {}
     if curve.get("sizes"):
-        axes.plot(
-            *_points(curve["sizes"], curve["faithfulness"]), label=_short(run.about("method"))
-        )
+        label = f"{_short(run.about('method'))}{_on(count)}"
+        axes.plot(*_points(curve["sizes"], curve["faithfulness"]), label=label)
         drawn = True
     for line in (run.comparison.get("figures") or {}).get("faithfulness_against_size", []):
         many = len(line["sizes"]) > 1
@@ -113,11 +122,17 @@ def _faithfulness(run: Run, axes: "Axes", look: Look) -> None:
     if not drawn:
         raise _missing(run, "curve")
     if math.isfinite(run.circuit.faithfulness):
-        axes.plot(run.circuit.size, run.circuit.faithfulness, "o", color="black", label="circuit")
+        label = f"circuit{_on(run.held_out)}"
+        axes.plot(run.circuit.size, run.circuit.faithfulness, "o", color="black", label=label)
     axes.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
     axes.set(xlabel="nodes in the circuit", ylabel="faithfulness")
     axes.set_ylim(*_range(axes.get_ylim()))
     axes.legend()
+
+
+def _on(prompts: Any) -> str:
+    """Which prompts a figure was measured on, where that is known."""
+    return f", {prompts} prompts" if prompts else ""
 
 
 def _short(name: Any) -> str:
@@ -135,7 +150,7 @@ def _points(x: Sequence[Any], y: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     return [a for a, _ in kept], [b for _, b in kept]
 
 
-def _roc(run: Run, axes: "Axes", look: Look) -> None:
+def _roc(run: ShownRun, axes: "Axes", look: Look) -> None:
     found = {n: r for n, r in (run.evaluation.get("roc") or {}).items() if r.get("points")}
     if not found:
         raise UnweaveError(
@@ -151,7 +166,7 @@ def _roc(run: Run, axes: "Axes", look: Look) -> None:
     axes.legend(loc="lower right")
 
 
-def _chance(run: Run, axes: "Axes", look: Look) -> None:
+def _chance(run: ShownRun, axes: "Axes", look: Look) -> None:
     chance = run.evaluation.get("chance")
     if not chance:
         raise _missing(run, "test against random circuits")
@@ -168,12 +183,13 @@ def _chance(run: Run, axes: "Axes", look: Look) -> None:
     axes.legend(loc="lower left")
 
 
-def _heatmap(run: Run, axes: "Axes", look: Look) -> None:
+def _heatmap(run: ShownRun, axes: "Axes", look: Look) -> None:
     found = places(run.ranking, run.example)
-    steps = run.record.get("iterations") or []
+    steps = run.rounds
     if steps and look.round > len(steps):
         raise UnweaveError(f"--round {look.round}: the run had {len(steps)} rounds")
-    values = steps[look.round - 1]["relevance"] if steps else {s: run.score(s) for s in run.ranking}
+    step = steps[look.round - 1] if steps else {"targets": ["logits"]}
+    values, signed = run.relevance(step)
     wanted = next((p for p in found.positions if str(p) == look.position), None)
     if look.position is not None and wanted is None:
         known = ", ".join(map(str, found.positions)) or "none, nodes stand for all positions"
@@ -184,40 +200,51 @@ def _heatmap(run: Run, axes: "Axes", look: Look) -> None:
         raise UnweaveError(f"{run.folder} has no scores of heads to draw")
     filled = [[math.nan if v is None else v for v in row] for row in grid]
     largest = max((abs(v) for row in filled for v in row if v == v), default=0.0) or 1.0
-    image = axes.imshow(filled, "RdBu", aspect="auto", origin="lower", vmin=-largest, vmax=largest)
+    colours, least = ("RdBu", -largest) if signed else ("Purples", 0.0)
+    image = axes.imshow(filled, colours, aspect="auto", origin="lower", vmin=least, vmax=largest)
     every = max(1, len(found.rows) // 15)
     axes.set_yticks(range(0, len(found.rows), every), found.rows[::every])
     step = max(1, len(names) // 16)
     axes.set_xticks(range(0, len(names), step), names[::step])
     axes.set(xlabel="head", ylabel="layer")
     assert axes.figure is not None
-    axes.figure.colorbar(image, ax=axes, label="relevance", shrink=0.8)
+    axes.figure.colorbar(image, ax=axes, label=_scale(run, signed), shrink=0.8)
 
 
-def _circuit(run: Run, axes: "Axes", look: Look) -> None:
+def _scale(run: ShownRun, signed: bool) -> str:
+    """What the colours of a heatmap measure."""
+    metric = (run.record.get("metric") or {}).get("name") or "metric"
+    return f"score ({_short(metric)})" if signed else "relevance (magnitude)"
+
+
+def _circuit(run: ShownRun, axes: "Axes", look: Look) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     chosen = list(run.ranking[: look.nodes or run.circuit.size])
     found = places(run.ranking, run.example)
     spots = {s: _spot(found.by_site[s], found) for s in chosen if s in found.by_site}
-    largest = max((abs(run.score(s) or 0.0) for s in spots), default=0.0) or 1.0
-    for source, target, value, part in _strongest(run, spots, 80):
+    untested = _strongest(run, spots, 80) if look.relevance else []
+    lines = [(s, t, part, GREY) for s, t, part in untested]
+    lines += [(s, t, part, _colour(value)) for s, t, value, part in _edges(run, spots)]
+    for source, target, part, colour in lines:
         line = FancyArrowPatch(
             spots[source],
             spots[target],
             arrowstyle="-",
             connectionstyle="arc3,rad=0.12",
-            color=NEGATIVE if value < 0 else POSITIVE,
+            color=colour,
             alpha=0.15 + 0.7 * part,
             linewidth=0.3 + 2.2 * part,
         )
         line.set_in_layout(False)
         axes.add_patch(line)
+    falls = effects(run)[0]
+    values = {s: short(falls.get(s) if falls else run.score(s)) or 0.0 for s in spots}
+    largest = max(map(abs, values.values()), default=0.0) or 1.0
     for site, (x, y) in spots.items():
-        score = run.score(site)
-        size = 6 + 60 * abs(score or 0.0) / largest if score == score else 6
+        size = 6 + 60 * abs(values[site]) / largest
         marker = "s" if found.by_site[site].kind in ("mlp", "neuron") else "o"
-        colour = NEGATIVE if (score or 0.0) < 0 else POSITIVE
+        colour = _colour(values[site])
         axes.scatter(x, y, s=size, c=colour, marker=marker, zorder=3, edgecolors="white")
         if len(spots) <= 60:
             name = site.partition("@")[0].replace(".h", ".").removeprefix("a")
@@ -230,6 +257,25 @@ def _circuit(run: Run, axes: "Axes", look: Look) -> None:
     axes.set_yticks(range(0, len(found.rows), every), found.rows[::every])
     axes.set(xlim=(-0.6, max(1, len(names)) - 0.3), ylim=(-0.8, max(1, len(found.rows)) - 0.2))
     axes.set(xlabel="position" if found.positions else "head", ylabel="layer")
+    told = "effect on faithfulness" if falls else "score"
+    axes.set_title(f"size: {told}; orange: below 0", fontsize=6, color=GREY, loc="left")
+
+
+def _colour(value: float) -> str:
+    return NEGATIVE if value < 0 else POSITIVE
+
+
+def _edges(run: ShownRun, spots: Mapping[str, Any]) -> list[tuple[str, str, float, float]]:
+    """Edges of an edge circuit between drawn nodes: source, target, effect or score, strength."""
+    found = []
+    for edge in run.found.get("edges") or []:
+        source, target = edge_ends(str(edge.get("edge", "")))
+        effect = short(edge.get("effect"))
+        value = (short(edge.get("score")) if effect is None else effect) or 0.0
+        if source in spots and target in spots:
+            found.append((source, target, value))
+    top = max((abs(value) for _, _, value in found), default=0.0) or 1.0
+    return [(s, t, v, abs(v) / top) for s, t, v in found]
 
 
 def _spot(place: Place, found: Places) -> tuple[float, float]:
@@ -241,12 +287,11 @@ def _spot(place: Place, found: Places) -> tuple[float, float]:
     return found.positions.index(place.position) + 0.8 * inner, y
 
 
-def _strongest(
-    run: Run, spots: Mapping[str, Any], most: int
-) -> list[tuple[str, str, float, float]]:
+def _strongest(run: ShownRun, spots: Mapping[str, Any], most: int) -> list[tuple[str, str, float]]:
+    """The strongest pairs by share, which has no sign: source, target, strength."""
     if run.scores is None or not run.scores.pairs:
         return []
-    matrix = run.scores.pairs.get("signed", next(iter(run.scores.pairs.values())))
+    matrix = run.scores.pairs.get("share", next(iter(run.scores.pairs.values()))).abs()
     rows = {s: i for i, s in enumerate(run.scores.sources) if s in spots}
     columns = {t: j for j, t in enumerate(run.scores.targets) if t in spots}
     pairs = [
@@ -255,12 +300,12 @@ def _strongest(
         for target, j in columns.items()
         if math.isfinite(value := float(matrix[i, j])) and value and source != target
     ]
-    pairs.sort(key=lambda pair: -abs(pair[2]))
-    top = abs(pairs[0][2]) if pairs else 1.0
-    return [(s, t, v, abs(v) / top) for s, t, v in reversed(pairs[:most])]
+    pairs.sort(key=lambda pair: -pair[2])
+    top = pairs[0][2] if pairs else 1.0
+    return [(s, t, value / top) for s, t, value in reversed(pairs[:most])]
 
 
-FIGURES: Mapping[str, tuple[Callable[[Run, "Axes", Look], None], float]] = {
+FIGURES: Mapping[str, tuple[Callable[[ShownRun, "Axes", Look], None], float]] = {
     "roc": (_roc, 1.0),
     "faithfulness": (_faithfulness, 0.7),
     "chance": (_chance, 0.7),

@@ -9,7 +9,7 @@ follow in the order in which they left, or so that faithfulness stays near 1 (`o
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -54,6 +54,11 @@ class Settings:
         returning: How many of the nodes that left last may come back.
         rounding: A smaller difference in faithfulness may be float32's.
         smallest_pool: Models with fewer nodes are searched whole.
+        preference: How much dearer a node is that does nothing in the whole model than one that
+            does much: of circuits that are equally good, the one of nodes that matter is kept, and
+            other prompts lead to the same.
+        known: The effect in the whole model, as a share of its metric, at which half of that
+            preference is reached.
     """
 
     few: int = 12
@@ -65,6 +70,8 @@ class Settings:
     returning: int = 8
     rounding: float = 1e-6
     smallest_pool: int = 12
+    preference: float = 0.0
+    known: float = 0.02
 
 
 SETTINGS = Settings()
@@ -134,18 +141,19 @@ def _round(
     """Takes the circuit so far, with the next nodes of the pool, down to the best."""
     before = tuple(map(parse, state.rounds[-1].circuit)) if state.rounds else ()
     joined = (*before, *(node for node in fresh if node not in set(before)))
+    prices = node_prices(scores, loss, options["price"])
     with progress("Searching for the circuit", len(joined)) as advance:
         advance(sum(len(step.removed) for step in state.steps))
-        for step in eliminate(problem, joined, loss, options["price"], tuple(state.steps)):
+        for step in eliminate(problem, joined, loss, prices, tuple(state.steps)):
             state.steps.append(step)
             advance(len(step.removed))
             save()
     limit = options["max_size"] or len(joined)
     allowed = [step for step in state.steps if step.size <= limit] or [state.steps[-1]]
-    best = min(allowed, key=lambda step: step.loss + options["price"] * step.size)
     order = nested(joined, state.steps)
+    best = min(allowed, key=lambda step: step.loss + _price(order[: step.size], prices))
     size = min(best.size, limit)
-    kept = polish(problem, order[:size], order[size:], loss, options["price"], limit)
+    kept = polish(problem, order[:size], order[size:], loss, prices, limit)
     metric = problem.metric([kept])
     return Round(
         targets=("logits",),
@@ -159,17 +167,35 @@ def _round(
     )
 
 
+Prices = Mapping[str, float]
+
+
+def node_prices(scores: Scores, loss: Loss, price: float) -> dict[str, float]:
+    """What each node has to be worth: the price, more for nodes that hardly matter in the whole
+    model."""
+    effects = (scores.values / loss.scale).abs().tolist()
+    half = SETTINGS.known
+    return {
+        name: price * (1 + SETTINGS.preference * (half / (half + effect)))
+        for name, effect in zip(scores.sources, effects, strict=True)
+    }
+
+
+def _price(nodes: Iterable[Site], prices: Prices) -> float:
+    return sum(prices[str(node)] for node in nodes)
+
+
 def eliminate(
     problem: Problem,
     circuit: Sequence[Site],
     loss: Loss,
-    price: float = 0.0,
+    prices: Prices,
     done: Sequence[Step] = (),
 ) -> Iterator[Step]:
     """Takes a circuit down, yielding every step, until the loss passes `SETTINGS.worst`.
 
     Args:
-        price: Loss that one node less may cost.
+        prices: Loss that a circuit may have more without a node.
         done: Steps made before, to go on from.
     """
     steps = list(done)
@@ -179,7 +205,7 @@ def eliminate(
     gone = {name for step in steps for name in step.removed}
     nodes = tuple(node for node in circuit if str(node) not in gone)
     while len(nodes) > 1 and steps[-1].loss <= SETTINGS.worst:
-        steps.append(_next(problem, nodes, loss, steps[-1].loss, price, _try_blocks(steps)))
+        steps.append(_next(problem, nodes, loss, steps[-1].loss, prices, _try_blocks(steps)))
         nodes = tuple(node for node in nodes if str(node) not in steps[-1].removed)
         yield steps[-1]
 
@@ -196,7 +222,7 @@ def _next(
     nodes: tuple[Site, ...],
     loss: Loss,
     present: float,
-    price: float,
+    prices: Prices,
     blocks: bool,
 ) -> Step:
     """The next circuit down: without a block that costs little, or without one or two nodes."""
@@ -209,16 +235,19 @@ def _next(
         if blocks:
             # Of those that do least: what to first order looks like a gain is often an error.
             small = _ordered(nodes, effects.abs().mean(1))
-            block = _block(problem, nodes, small, loss, present, price)
+            block = _block(problem, nodes, small, loss, present, prices)
             if block is not None:
                 return block
-        chosen = _ordered(nodes, loss.select(some)(metric - effects))[: SETTINGS.tried]
+        costs = loss.select(some)(metric - effects)
+        chosen = _ordered(nodes, costs - _tensor(nodes, prices, costs))[: SETTINGS.tried]
     metric = problem.flipped(nodes, chosen)
-    best, second = loss(metric).argsort(stable=True)[:2].tolist()
+    costs = loss(metric)
+    best, second = (costs - _tensor(chosen, prices, costs)).argsort(stable=True)[:2].tolist()
     if many:
         # Two steps at the cost of one, where the two best do not need each other.
-        step = _without(problem, nodes, (chosen[best], chosen[second]), loss)
-        if step.loss <= present + price * len(step.removed):
+        both = (chosen[best], chosen[second])
+        step = _without(problem, nodes, both, loss)
+        if step.loss <= present + _price(both, prices):
             return step
     return _step(len(nodes) - 1, (chosen[best],), loss, metric[best : best + 1])
 
@@ -229,14 +258,19 @@ def _block(
     order: Sequence[Site],
     loss: Loss,
     present: float,
-    price: float,
+    prices: Prices,
 ) -> Step | None:
     """The largest block of the first nodes of `order` that may leave at once."""
     for share in SETTINGS.blocks:
-        step = _without(problem, nodes, tuple(order[: -(-len(nodes) // share)]), loss)
-        if step.loss <= max(present + price * len(step.removed), SETTINGS.good):
+        block = tuple(order[: -(-len(nodes) // share)])
+        step = _without(problem, nodes, block, loss)
+        if step.loss <= max(present + _price(block, prices), SETTINGS.good):
             return step
     return None
+
+
+def _tensor(nodes: Sequence[Site], prices: Prices, like: Tensor) -> Float[Tensor, " node"]:
+    return like.new_tensor([prices[str(node)] for node in nodes])
 
 
 def _without(
@@ -258,7 +292,7 @@ def polish(
     circuit: Sequence[Site],
     left: Sequence[Site],
     loss: Loss,
-    price: float,
+    prices: Prices,
     limit: int,
 ) -> tuple[Site, ...]:
     """Drops or takes back single nodes, the best one each time, as long as that pays.
@@ -279,7 +313,7 @@ def polish(
         losses = loss(problem.flipped(kept, tried)).tolist()
         own = set(kept)
         gains = [
-            present - one + (price if node in own else -price)
+            present - one + (prices[str(node)] if node in own else -prices[str(node)])
             for node, one in zip(tried, losses, strict=True)
         ]
         best = max(range(len(tried)), key=lambda i: gains[i])

@@ -13,12 +13,8 @@ LENGTH = 7  # words before the one that is said again
 KNOWN = {"wired-induction": by_construction(model.WIRING, "wired in model/synthetic")}
 
 
-@task("wired-induction", metric=LOGIT_DIFFERENCE, known=KNOWN, registry=synthetic_tasks)
-def wired_induction(words: Words, n: int, rng: Random) -> list[Prompt]:
-    """A word is said again: what followed it follows again (for the model of this name).
-
-    The corrupted prompt says other words and repeats another of them.
-    """
+def repeated_words(words: Words, n: int, rng: Random) -> list[Prompt]:
+    """A word is said again; the corrupted prompt says other words and repeats another of them."""
     vocabulary = words.single(model.WORDS, at_least=LENGTH)
     prompts = []
     for _ in range(n):
@@ -31,3 +27,9 @@ def wired_induction(words: Words, n: int, rng: Random) -> list[Prompt]:
             answers, others = (f" {said[again + 1]}",), (f" {said[wrong]}",)
             prompts.append(Prompt(clean, corrupted, answers, others))
     return prompts
+
+
+@task("wired-induction", metric=LOGIT_DIFFERENCE, known=KNOWN, registry=synthetic_tasks)
+def wired_induction(words: Words, n: int, rng: Random) -> list[Prompt]:
+    """A word is said again: what followed it follows again (for the model of this name)."""
+    return repeated_words(words, n, rng)

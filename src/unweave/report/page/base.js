@@ -36,6 +36,8 @@ function num(x, digits = 3) {
   return String(Number(x.toPrecision(digits))).replace("-", "−");
 }
 const signed = (x, digits = 3) => (isNumber(x) && x > 0 ? "+" : "") + num(x, digits);
+/** Prompts by their number, where it is known: "100 held-out prompts". */
+const prompts = (count, kind) => `${count ? `${count} ` : ""}${kind} prompts`;
 const percent = (x) => (isNumber(x) ? Math.round(100 * x) + "%" : "–");
 const sign = (x) => (x < 0 ? "neg" : "pos");
 
@@ -53,8 +55,9 @@ const brief = (site) => show(site.split("@")[0].replace(/^a(\d+)\.h(\d+)/, "$1.$
 
 /** A value of any kind on one line. */
 function flat(value) {
-  if (value === null || value === undefined) return "–";
-  if (typeof value === "object") return JSON.stringify(value);
+  if (value === null || value === undefined) return "not set";
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (Array.isArray(value)) return value.map(flat).join(", ") || "none";
   return show(value);
 }
 

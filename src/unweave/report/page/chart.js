@@ -4,7 +4,7 @@
  * The one way for a text of a run into plotly, which reads tags, links and entities in texts: all
  * of them need one of these letters.
  */
-const literal = (text, most = 60) => show(text, most).replace(/[&<>]/g, (c) => `&#${c.charCodeAt(0)};`);
+const literal = (text, most = 90) => show(text, most).replace(/[&<>]/g, (c) => `&#${c.charCodeAt(0)};`);
 
 // To run the library takes longer than all else: texts and the circuit graph do not wait for it.
 const runLibrary = () => window.Plotly || document.head.append(el("script", {}, byId("library").textContent));
@@ -14,6 +14,11 @@ const paints = [], drawn = []; // of every figure: how to draw it anew; the prom
 const repaint = (most) => paints.forEach((paint) => paint(most));
 /** A colour of the style sheet, as it is now. */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+
+const PALETTE = 12;
+/** The colour of a line: one of the style sheet, then hues that lie far from each other. */
+const lineColour = (i) => (i < PALETTE ? colour("s" + i) : `hsl(${hue(i)}, 60%, ${colour("light")})`);
+const hue = (i) => Math.round((i * 137.5) % 360);
 
 /** Adds a figure to a host, drawn when its width or the theme changes, or by the returned draw(). */
 function figure(host, title, make, click) {
@@ -43,6 +48,15 @@ function figure(host, title, make, click) {
   paints.push(draw);
   loaded.then(() => onWidth(box, () => draw()));
   return {box, draw};
+}
+
+/** Intervals as lines, one for each row that has one: plotly's error bars write style attributes, which the page's policy refuses. */
+function whiskers(ends) {
+  const rows = ends.map((pair, i) => [asList(pair), i]).filter(([pair]) => pair.length === 2 && pair.every(isNumber));
+  return {
+    type: "scatter", mode: "lines", name: "95% interval", hoverinfo: "skip", line: {color: colour("ink"), width: 1.6},
+    x: rows.flatMap(([[low, high]]) => [low, high, null]), y: rows.flatMap(([, i]) => [i, i, null]),
+  };
 }
 
 /** A button that saves a figure, with the legend that on the page stands below it. */
@@ -79,20 +93,21 @@ function chart(host, spec) {
     };
   });
   host.append(el("ul", {class: "legend", "aria-label": "Lines"}, names.map((name, i) => el("li", {}, el("button", {
-    type: "button", "aria-pressed": "true", class: "key s" + (i % 7),
+    type: "button", "aria-pressed": "true", class: "key s" + i, "data-hue": i < PALETTE ? null : hue(i),
     onclick({currentTarget}) {
       hidden.delete(name) || hidden.add(name);
       currentTarget.setAttribute("aria-pressed", String(!hidden.has(name)));
       draw();
     },
-  }, el("bdi", {}, show(name, 60)))))), spec.table || dataTable(`${spec.title}: the values`, ["line", `${spec.x.label}: ${spec.y.label}`],
-    spec.lines.map((line) => [show(line.name, 60), line.x.map((x, i) => told(x, line.y[i])).join(", ")])));
+  }, el("bdi", {}, show(name, 90)))))), spec.table || dataTable(`${spec.title}: the values`, ["line", `${spec.x.label}: ${spec.y.label}`],
+    spec.lines.map((line) => [show(line.name, 90), line.x.map((x, i) => told(x, line.y[i])).join(", ")])));
+  for (const key of host.querySelectorAll("[data-hue]")) key.style.setProperty("--c", `hsl(${key.dataset.hue}, 60%, var(--light))`);
   return {draw, move(...to) { place = to; if (box.layout) Plotly.relayout(box, {shapes: shapes()}); }};
 
   function traces(line) {
     const at = line.x.map((_, i) => i).filter((i) => isNumber(line.x[i]) && isNumber(line.y[i]));
     const of = (values) => at.map((i) => values[i]), x = of(line.x).map(X);
-    const color = colour("s" + (names.indexOf(line.name) % 7));
+    const color = lineColour(names.indexOf(line.name));
     const shared = {type: "scatter", name: literal(line.name), visible: !hidden.has(line.name)};
     return [line.low && {
       ...shared, x: [...x, ...x.toReversed()], y: [...of(line.high), ...of(line.low).toReversed()], mode: "lines",

@@ -18,7 +18,7 @@ function comparePage(runs) {
     const host = el("div", {class: "graph"});
     byId("circuits").append(el("figure", {class: "card"}, el("figcaption", {}, el("bdi", {}, names[r])), host));
     const net = network(run);
-    circuitGraph(host, run, net, {select() {}}).edges(40);
+    circuitGraph(host, run, net, {select() {}});
     new MutationObserver(() => mark(host, net, everywhere)).observe(host, {childList: true});
     mark(host, net, everywhere);
   });
@@ -56,7 +56,7 @@ function sharedTable(host, runs, names) {
   pick.addEventListener("change", draw);
   draw();
   const shared = all.filter((s) => count(s) === runs.length).length;
-  host.replaceChildren(el("p", {}, `${shared} of ${all.length} nodes are in every circuit. Each cell: rank in the circuit, and score.`),
+  host.replaceChildren(el("p", {}, `${shared} of ${all.length} nodes are in every circuit. Each cell: order in the circuit, and score.`),
     el("div", {class: "controls"}, el("label", {}, "show ", pick)),
     el("div", {class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Nodes by run"}, el("table", {class: "compare"},
       el("thead", {}, el("tr", {}, el("th", {scope: "col"}, "node"), names.map((n) => el("th", {scope: "col"}, el("bdi", {}, n))))), body)));

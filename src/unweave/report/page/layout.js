@@ -1,16 +1,18 @@
 // Where things stand in the circuit graph.
 
-/** Columns, rows and sizes for one width. */
-function place(run, net, width) {
+/** Columns, rows and sizes for one width. view: {size: "effect" or "score", columns: "head" or "role"} */
+function place(run, net, width, view) {
   const left = 40, right = 26, top = 40;
-  const at = run.positions.length > 0;
+  const arranged = view.columns === "role";
+  const at = !arranged && run.positions.length > 0;
   const rows = Math.max(1, run.rows.length);
   const step = clamp(Math.round(620 / rows), width < 500 ? 15 : 18, 46);
   const shown = net.nodes.filter((n) => n.row !== null);
   const hasMlp = shown.some((n) => n.kind === "mlp" || n.kind === "neuron");
   const hasStream = shown.some((n) => n.kind === "stream");
   const slots = run.heads + (hasMlp ? 1 : 0) + (hasStream ? 1 : 0) || 1;
-  const columns = at ? run.positions.length + (shown.some((n) => n.position === null) ? 1 : 0) : slots;
+  const columns = arranged ? net.roles.length + 1 : at ? run.positions.length + (shown.some((n) => n.position === null) ? 1 : 0) : slots;
+  const column = (n) => (arranged ? (n.roles.length ? net.roles.indexOf(n.roles[0]) : columns - 1) : n.position === null ? columns - 1 : n.position);
   const wide = (width - left - right) / columns;
   const slot = (n) => {
     if (n.kind === "mlp" || n.kind === "neuron") return run.heads + (n.kind === "neuron" ? ((n.unit * 0.618) % 1) - 0.5 : 0);
@@ -18,26 +20,29 @@ function place(run, net, width) {
   };
   const lift = {mlp: 0.42, neuron: 0.42, cross: 0.2};
   const base = top + 22 + (rows - 1) * step + step / 2;
-  const most = at ? clamp(wide / Math.max(3, slots) + 1.5, 2.2, 7) : clamp(wide / 4, 3, 9);
+  const inner = at || arranged;
+  const most = inner ? clamp(wide / Math.max(3, slots) + 1.5, arranged ? 4 : 2.2, 7) : clamp(wide / 4, 3, 9);
+  const largest = net.largest[view.size] || 1;
   const tokens = asList(run.patterns.tokens);
   const words = at ? run.positions.map((p) => tokenAt(run, p.index)) : tokens;
   const gap = (width - left - right) / Math.max(1, words.length);
   const below = base + 34;
   return {
-    left, right, top, step, wide, columns, at_positions: at, base, words, gap,
+    left, right, top, step, wide, columns, at_positions: at, arranged, roles: net.roles, base, words, gap,
     labels: at ? 40 : 60,
     height: Math.round(below + (words.length ? 78 : 8)),
     tokens: at ? [] : tokens.map((_, k) => [left + (k + 0.5) * gap, below + 2]),
     row: (r) => base - r * step,
     column: (c) => left + (c + 0.5) * wide,
-    radius: (n) => clamp(most * Math.sqrt((Math.abs(n.score) || 0) / (net.largest || 1)), Math.min(2.2, most), most),
+    radius: (n) => clamp(most * Math.sqrt((Math.abs(n[view.size]) || 0) / largest), Math.min(2.2, most), most),
     logits: (from) => [clamp(from[0] * 0.35 + width * 0.325, left, width - right), top - 6],
+    input: (to) => [clamp(to[0] * 0.35 + width * 0.325, left, width - right), base + 8],
+    token: (k) => [left + (k + 0.5) * gap, below + 2],
     at(n) {
       if (n.row === null) return null;
       const y = base - (n.row + (lift[n.kind] || 0)) * step;
-      if (!at) return [left + (slot(n) + 0.5) * wide, y];
-      const c = n.position === null ? columns - 1 : n.position;
-      return [left + c * wide + ((slot(n) + 0.75) / (slots + 0.5)) * wide, y];
+      if (!inner) return [left + (slot(n) + 0.5) * wide, y];
+      return [left + column(n) * wide + ((slot(n) + 0.75) / (slots + 0.5)) * wide, y];
     },
   };
 }
@@ -63,7 +68,7 @@ function scenery(run, layout, width) {
     svg("text", {class: "logits", x: width / 2, y: layout.top - 13, "text-anchor": "middle"}, "logits → metric"));
   const names = columnNames(run, layout);
   names.forEach((name, c) => {
-    if (layout.at_positions && c) {
+    if ((layout.at_positions || layout.arranged) && c) {
       const x = layout.left + c * layout.wide;
       g.append(svg("line", {class: "border", x1: x, x2: x, y1: layout.top, y2: layout.base + 10}));
     }
@@ -75,6 +80,7 @@ function scenery(run, layout, width) {
 }
 
 function columnNames(run, layout) {
+  if (layout.arranged) return [...layout.roles, "no role"].map((name) => show(name, Math.max(5, Math.floor(layout.wide / 6))));
   if (layout.at_positions) {
     const names = run.positions.map((p) => show(p.name, layout.wide < 50 ? 5 : 12));
     return names.length < layout.columns ? [...names, "all"] : names;

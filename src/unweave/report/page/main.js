@@ -21,61 +21,129 @@ function wireTheme() {
 }
 
 function runPage(run) {
-  const net = network(run);
-  const total = net.nodes.length;
+  const net = network(run), total = net.nodes.length;
+  const measures = ["share", "ratio", "signed"].filter((m) => net.pairs[m]).concat(Object.keys(net.pairs).filter((m) => !MEASURES[m]));
+  const choices = {size: sizes(net), columns: net.roles.length ? ["head", "role"] : ["head"], measure: measures};
+  const among = (key, wanted) => (choices[key].includes(wanted) ? wanted : choices[key][0]);
+  const view = {
+    size: among("size", chosenView("size")), columns: among("columns", chosenView("columns")), measure: among("measure", chosenView("measure")),
+    relevance: chosenView("relevance") === "1" && measures.length > 0, count: clamp(Number(chosenView("lines", "60")) || 0, 0, 300), prompt: 0,
+  };
+  const found = Math.min(total, run.size || Math.min(10, total));
   const curve = faithfulnessPanel(byId("faithfulness-plot"), run);
-  const panel = byId("node");
-  const measures = Object.keys(net.edges);
-  let measure = measures.includes("signed") ? "signed" : measures[0], chosen = null;
+  const panel = byId("node"), slider = byId("count");
+  let chosen = null;
   const on = {
     attend: (weights) => graph.attend(weights),
+    pinned() { graph.set({}); pinList(byId("pins"), net, on); },
     // A node that the slider hides is brought in first.
-    select(i) {
-      if (i >= Number(slider.value)) { slider.value = i + 1; resize(); }
+    select(i, scroll) {
+      if (i >= Number(slider.value) && !pins.has(net.nodes[i].site)) { slider.value = i + 1; resize(); }
       graph.select(i);
+      if (scroll) byId("circuit").scrollIntoView({block: "start"});
     },
+    prompt(index) { view.prompt = index; tell(); },
   };
-  const graph = circuitGraph(byId("graph"), run, net, {select(node) { chosen = node; detail(panel, run, net, node, measure, on); }});
-  graph.measure(measure);
+  const drawing = () => ({size: view.size, columns: view.columns, relevance: view.relevance ? view.measure : null, count: view.count});
+  const graph = circuitGraph(byId("graph"), run, net, {select(node) { chosen = node; keep("node", node && node.site); tell(); }}, drawing());
+  const tell = () => detail(panel, run, net, chosen, view, on);
+  const redraw = () => { graph.set(drawing()); graphLegend(byId("graph-legend"), run, net, drawing()); };
 
-  const slider = byId("count"), out = byId("count-out"), faith = byId("faith-out");
   slider.max = total;
-  slider.value = Math.min(total, run.size || Math.min(10, total));
+  slider.value = clamp(Number(chosenView("n", found)), 0, total);
   const resize = () => {
-    const n = Number(slider.value), f = faithfulnessAt(run, n);
-    graph.show(n);
-    out.textContent = `${n} of ${run.total}`;
-    faith.textContent = num(f);
-    slider.setAttribute("aria-valuetext", `${n} nodes, faithfulness ${num(f)}`);
-    curve.move(n, f);
+    const n = Number(slider.value), {value, told} = faithfulnessAt(run, n);
+    graph.set({n});
+    keep("n", n === found ? null : n);
+    byId("count-out").textContent = `${n} of ${run.total}`;
+    byId("faith-out").textContent = num(value);
+    byId("faith-prompts").textContent = told;
+    slider.setAttribute("aria-valuetext", `${n} nodes, faithfulness ${num(value)} ${told}`);
+    curve.move(n, value);
   };
   slider.addEventListener("input", resize);
-  byId("count-reset").addEventListener("click", () => { slider.value = run.size; resize(); });
+  byId("count-reset").addEventListener("click", () => { slider.value = found; resize(); });
+  wireChoices(run, net, view, choices, () => { redraw(); tell(); }, on);
 
-  const pick = byId("measure");
-  pick.replaceChildren(...measures.map((m) => el("option", {value: m, selected: m === measure}, show(m, 20))));
-  pick.disabled = !measures.length;
-  pick.addEventListener("change", () => { measure = pick.value; graph.measure(measure); detail(panel, run, net, chosen, measure, on); });
-  const edges = byId("edges");
-  edges.addEventListener("input", () => { graph.edges(Number(edges.value)); byId("edges-out").textContent = edges.value; });
-  byId("edges-out").textContent = edges.value;
-  graph.edges(Number(edges.value));
-
-  detail(panel, run, net, null, measure, on);
+  tell();
   resize();
+  redraw();
+  pinList(byId("pins"), net, on);
+  pathList(byId("paths"), run, net, (path) => graph.set({path}));
+  pictureButtons(byId("picture-buttons"), byId("graph"));
   if (!total) byId("graph").append(el("p", {class: "empty"}, "The circuit is empty, and no scores were kept."));
-  heatmapPanel(byId("heatmap-plot"), run, net, (i) => {
-    on.select(i);
-    byId("circuit").scrollIntoView({block: "start"});
-  });
+  verdictPanel(byId("verdict-plot"), run);
+  nodesPanel(byId("nodes-table"), run, net, on);
+  promptsPanel(byId("prompts-list"), run, net, on);
+  testsPanel(byId("tests-plot"), run, net);
+  heatmapPanel(byId("heatmap-plot"), run, net, (i) => on.select(i, true));
   rocPanel(byId("roc-plot"), run);
   runtimePanel(byId("runtime-plot"), run);
   chancePanel(byId("chance-plot"), run);
   wordsPanel(byId("words-list"), run);
-  promptsPanel(byId("prompts-list"), run);
+  const start = net.nodes.findIndex((n) => n.site === chosenView("node"));
+  if (start >= 0) on.select(start);
+}
+
+/** The controls above the graph. */
+function wireChoices(run, net, view, choices, change, on) {
+  const names = {effect: "effect", score: "score", head: run.positions.length ? "position" : "head", role: "role"};
+  const wire = (id, key) => {
+    const pick = byId(id);
+    pick.replaceChildren(...choices[key].map((m) => el("option", {value: m, selected: m === view[key]}, names[m] || show(m, 20))));
+    pick.disabled = choices[key].length < (key === "measure" ? 1 : 2);
+    pick.addEventListener("change", () => { view[key] = pick.value; keep(key, pick.value); change(); });
+    return pick;
+  };
+  wire("size-by", "size").title = choices.size.includes("effect") ? "" : `No effects were measured: ${run.commands.evaluate}`;
+  wire("arrange", "columns").title = choices.columns.includes("role") ? "" : `No roles are known: ${run.commands.explain}`;
+  const pick = wire("measure", "measure"), box = byId("relevance"), lines = byId("edges");
+  const gate = () => { pick.disabled = lines.disabled = !view.relevance; };
+  box.checked = view.relevance;
+  box.disabled = !choices.measure.length;
+  box.addEventListener("change", () => { view.relevance = box.checked; keep("relevance", box.checked ? 1 : null); gate(); change(); });
+  lines.value = view.count;
+  byId("edges-out").textContent = lines.value;
+  lines.addEventListener("input", () => { view.count = Number(lines.value); byId("edges-out").textContent = lines.value; keep("lines", lines.value); change(); });
+  gate();
+  const find = byId("find"), list = el("datalist", {id: "find-list"}, net.nodes.slice(0, 2000).map((n) => el("option", {value: n.site}, n.roles.join(", "))));
+  find.after(list);
+  find.addEventListener("change", () => {
+    const text = find.value.trim().toLowerCase();
+    const i = net.nodes.findIndex((n) => [n.site.toLowerCase(), brief(n.site)].includes(text));
+    find.setAttribute("aria-invalid", String(i < 0 && text !== ""));
+    if (i >= 0) on.select(i);
+  });
+}
+
+/** The strongest paths from tokens to the logits; one that is chosen is marked in the graph. */
+function pathList(host, run, net, mark) {
+  const paths = asList(run.paths).filter((p) => asList(p.path).length > 1);
+  if (!paths.length) {
+    host.replaceChildren(el("h4", {}, "Paths"), el("p", {class: "muted"}, "The paths from tokens to the logits were not measured in this run: ", el("code", {}, run.commands.paths)));
+    return;
+  }
+  const index = new Map(net.nodes.map((n) => [n.site, n.i])), most = Math.max(...paths.map((p) => Math.abs(p.share) || 0)) || 1;
+  const ends = (path) => path.map((text, k) => {
+    const [, site, branch] = /^(.*?)(?:<([qkv])>)?$/.exec(text);
+    if (site === "logits") return {at: LOGITS};
+    if (index.has(site)) return {at: index.get(site), branch};
+    const place = run.prompts.evaluate.shown.concat(run.prompts.discover.shown)[0];
+    const position = asMap(place && place.positions)[site.split("@")[1]];
+    return k === 0 ? {at: INPUT, ...(isNumber(position) ? {token: position < 0 ? place.tokens.length + position : position} : {})} : null;
+  });
+  let chosen = -1;
+  const rows = paths.map((p, k) => el("li", {}, el("button", {type: "button", class: "line path", "aria-pressed": "false", onclick() {
+    chosen = chosen === k ? -1 : k;
+    rows.forEach((row, j) => row.firstChild.setAttribute("aria-pressed", String(j === chosen)));
+    const drawn = ends(p.path);
+    mark(chosen === k && !drawn.includes(null) ? drawn : []);
+  }}, el("bdi", {}, p.path.map((t) => show(t, 24)).join(" → ")), meter(p.share, most), el("span", {class: "value"}, percent(p.share)))));
+  host.replaceChildren(el("h4", {}, "Paths ", el("small", {}, "share of the metric that each carries; choose one to see it in the graph")), el("ul", {class: "nodes"}, rows));
 }
 
 wireTheme();
+wireSections();
 wireCopy();
 const data = JSON.parse(byId("data").textContent);
 if (data.runs.length > 1) comparePage(data.runs);

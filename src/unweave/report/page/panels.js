@@ -4,27 +4,40 @@
 function faithfulnessLines(run) {
   const lines = [], ev = run.evaluation, dot = (name, x, y) => lines.push({name, x: [x], y: [y], dots: true});
   const curve = asMap(run.curve);
-  if (asList(curve.sizes).length) lines.push({name: `${run.method}, as found`, x: curve.sizes, y: asList(curve.faithfulness)});
+  if (asList(curve.sizes).length) {
+    const band = asList(curve.low).length ? {low: curve.low, high: asList(curve.high)} : {};
+    lines.push({name: `${run.method}, on ${prompts(curve.prompts, "held-out")} (discover)`, x: curve.sizes, y: asList(curve.faithfulness), ...band});
+  }
   for (const [name, c] of Object.entries(asMap(ev.curves))) {
-    lines.push({name: `${run.method}, ${name} ablation`, x: asList(c.sizes), y: asList(c.faithfulness), dash: name !== ev.ablation});
+    lines.push({name: `${run.method}, ${name} ablation, on ${prompts(ev.prompts, "held-out")} (evaluate)`, x: asList(c.sizes), y: asList(c.faithfulness), dash: name !== ev.ablation});
   }
   for (const line of asList(asMap(run.comparison.figures).faithfulness_against_size)) {
     if (line.line === "random" && asList(ev.random).length) continue;
-    lines.push({name: line.line, x: asList(line.sizes), y: asList(line.faithfulness), dash: line.line === "random", dots: asList(line.sizes).length < 2});
+    lines.push({name: `${line.line} (compare)`, x: asList(line.sizes), y: asList(line.faithfulness), dash: line.line === "random", dots: asList(line.sizes).length < 2});
   }
-  const random = asList(ev.random).filter((d) => asList(d.faithfulness).some(isNumber));
+  const random = randomCircuits(run);
   if (random.length) {
     const of = (f) => random.map((d) => f(d.faithfulness.filter(isNumber)));
     lines.push({
-      name: "random circuits (mean, range)", dash: true, x: random.map((d) => d.size),
+      name: `random circuits (mean, range), on ${byRandom(run)}`, dash: true, x: random.map((d) => d.size),
       y: of((v) => v.reduce((a, b) => a + b, 0) / v.length), low: of((v) => Math.min(...v)), high: of((v) => Math.max(...v)),
     });
   }
   for (const [name, value] of Object.entries(asMap(ev.known))) {
-    dot(`${name} circuit`, asMap(asMap(ev.roc)[name]).known, value);
+    dot(`${name} circuit, on ${prompts(ev.prompts, "held-out")} (evaluate)`, asMap(asMap(ev.roc)[name]).known, value);
   }
-  if (isNumber(run.faithfulness)) dot("this circuit", run.size, run.faithfulness);
+  if (isNumber(run.faithfulness)) dot(`this circuit, on ${prompts(run.held_out, "held-out")}`, run.size, run.faithfulness);
   return lines;
+}
+
+/** The prompts that random circuits were measured on. */
+const byRandom = (run) => (asList(run.evaluation.random).length ? `${prompts(run.evaluation.prompts, "held-out")} (evaluate)` : `${prompts(run.held_out, "held-out")} (discover)`);
+
+/** Random circuits of each size, from the evaluation or else from the verdict. */
+function randomCircuits(run) {
+  const usable = (list) => asList(list).filter((d) => asList(d.faithfulness).some(isNumber));
+  const evaluated = usable(run.evaluation.random);
+  return evaluated.length ? evaluated : usable(asMap(run.verdict).random);
 }
 
 /** The range to show: all values, but no outlier may flatten the rest. */
@@ -42,13 +55,13 @@ function faithfulnessPanel(host, run) {
 function curveChart(host, lines, total) {
   const box = el("div"), scale = el("input", {type: "checkbox", checked: true});
   host.replaceChildren(el("div", {class: "controls"}, el("label", {}, scale, " stretch small circuits")), box);
-  const x = {label: "nodes in the circuit", stretch: true, range: [0, total]};
+  const axis = {label: "nodes in the circuit", stretch: true, range: [0, total]};
   const made = chart(box, {
-    title: "Faithfulness over the number of nodes", lines, x,
+    title: "Faithfulness over the number of nodes", lines, x: axis,
     y: {label: "faithfulness", range: faithRange(lines)},
     marks: [{on: "y", at: 1, label: "whole model"}, {on: "y", at: 0}],
   });
-  scale.addEventListener("change", () => { x.stretch = scale.checked; made.draw(); });
+  scale.addEventListener("change", () => { axis.stretch = scale.checked; made.draw(); });
   return made;
 }
 
@@ -58,7 +71,7 @@ function rocPanel(host, run) {
   if (!known.length && !others.length) {
     return empty(host, Object.keys(run.evaluation).length
       ? "No published circuit is known for this task on this model, so there is nothing to rank the scores against."
-      : "Not evaluated yet:", Object.keys(run.evaluation).length ? null : `unweave evaluate ${run.name}`);
+      : "Not evaluated yet:", Object.keys(run.evaluation).length ? null : run.commands.evaluate);
   }
   host.replaceChildren();
   if (known.length) {
@@ -100,32 +113,41 @@ function runtimePanel(host, run) {
       yaxis: axis("", {autorange: "reversed", showgrid: false, tickvals: names.map((_, i) => i), ticktext: names.map((name) => literal(name, 24))}),
     },
   }));
-  host.append(dataTable("Seconds by phase: the values", ["phase", "seconds"], phases.map(([name, s]) => [show(name, 60), num(s)])));
+  const passes = asMap(run.forwards);
+  host.append(dataTable("Seconds by phase: the values", ["phase", "seconds", "forward passes"],
+    [...new Set([...names, ...Object.keys(passes)])].map((name) => [show(name, 60), num(asMap(run.seconds)[name]), num(passes[name], 6)])));
 }
 
 function chancePanel(host, run) {
-  const {chance, random} = run.evaluation;
+  const {chance} = run.evaluation, random = randomCircuits(run);
   const shares = asList(asMap(chance).shares);
-  if (!shares.length) return empty(host, "The circuit was not tested against random circuits yet:", `unweave evaluate ${run.name}`);
+  if (!shares.length && !random.length) return empty(host, "The circuit was not tested against random circuits yet:", run.commands.evaluate);
   const spread = el("div"), beaten = el("div");
-  const verdict = `At faithfulness ${num(chance.faithfulness)} with ${chance.size} nodes it is more faithful than ${percent(chance.mark)} of random circuits up to ${percent(chance.up_to)} of the model, and closer to 1 than ${percent(chance.mark)} of them up to ${percent(chance.up_to_farther)}.`;
-  host.replaceChildren(el("p", {}, verdict), el("div", {class: "two"}, beaten, spread));
-  const x = shares.map((s) => s.fraction);
-  chart(beaten, {
-    title: "Share of random circuits beaten, by their size", aspect: 0.7,
-    x: {label: "size of the random circuits", range: [0, 1], format: percent, tickformat: ".0%"}, y: {label: "share beaten", range: [0, 1], format: percent, tickformat: ".0%"},
-    lines: [{name: "less faithful", x, y: shares.map((s) => s.beaten)}, {name: "farther from 1", x, y: shares.map((s) => s.farther), dash: true}],
-    marks: [{on: "y", at: chance.mark, label: "q* = " + num(chance.mark)}],
-    table: dataTable("The test as a table", ["size", "of the model", "random circuits", "less faithful", "farther from 1"],
-      shares.map((s) => [num(s.size), percent(s.fraction), num(s.draws), percent(s.beaten), percent(s.farther)])),
-  });
-  const points = asList(random).flatMap((d) => d.faithfulness.filter(isNumber).map((f) => [d.fraction, f]));
+  const own = shares.length ? chance : {size: run.size, faithfulness: run.faithfulness};
+  const of = shares.length ? `${prompts(run.evaluation.prompts, "held-out")} (evaluate)` : prompts(run.held_out, "held-out");
+  const told = shares.length
+    ? `At faithfulness ${num(chance.faithfulness)} on ${of} with ${chance.size} nodes it is more faithful than ${percent(chance.mark)} of random circuits up to ${percent(chance.up_to)} of the model, and closer to 1 than ${percent(chance.mark)} of them up to ${percent(chance.up_to_farther)}.`
+    : `Random circuits on ${of}; the test at every size takes `;
+  host.replaceChildren(el("p", {}, told, shares.length ? null : el("code", {}, run.commands.evaluate)), el("div", {class: "two"}, shares.length ? beaten : null, spread));
+  const share = {range: [0, 1], format: percent, tickformat: ".0%"};
+  if (shares.length) {
+    const x = shares.map((s) => s.fraction);
+    chart(beaten, {
+      title: "Share of random circuits beaten, by their size", aspect: 0.7,
+      x: {label: "size of the random circuits", ...share}, y: {label: "share beaten", ...share},
+      lines: [{name: "less faithful", x, y: shares.map((s) => s.beaten)}, {name: "farther from 1", x, y: shares.map((s) => s.farther), dash: true}],
+      marks: [{on: "y", at: chance.mark, label: "q* = " + num(chance.mark)}],
+      table: dataTable("The test as a table", ["size", "of the model", "random circuits", "less faithful", "farther from 1"],
+        shares.map((s) => [num(s.size), percent(s.fraction), num(s.draws), percent(s.beaten), percent(s.farther)])),
+    });
+  }
+  const points = random.flatMap((d) => d.faithfulness.filter(isNumber).map((f) => [d.fraction ?? d.size / run.total, f]));
   if (points.length) {
     const lines = [{name: "random circuits", x: points.map((p) => p[0]), y: points.map((p) => p[1]), dots: true},
-      {name: "this circuit", x: [chance.size / run.total], y: [chance.faithfulness], dots: true}];
+      {name: `this circuit, on ${of}`, x: [own.size / run.total], y: [own.faithfulness], dots: true}];
     chart(spread, {
       title: "Faithfulness of random circuits", aspect: 0.7, lines, marks: [{on: "y", at: 1}],
-      x: {label: "size of the random circuits", range: [0, 1], format: percent, tickformat: ".0%"},
+      x: {label: "size of the random circuits", ...share},
       y: {label: "faithfulness", range: faithRange(lines)},
     });
   }

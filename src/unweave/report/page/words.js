@@ -1,10 +1,10 @@
 // The example prompt with its words coloured by what they add to the answer.
 
-function wordsPanel(host, run) {
-  const {words, target, metric, predicted} = asMap(run.words);
+function wordsPanel(host, run, found = run.words) {
+  const {words, target, metric, predicted} = asMap(found);
   const listed = asList(words);
   if (!listed.length) {
-    return empty(host, "No words were scored in this run; any text can be:", `unweave attribute "…" --model ${run.model}`);
+    return empty(host, "No words were scored in this run; any text can be:", `${run.commands.attribute} "…"`);
   }
   const most = Math.max(...listed.map((w) => Math.abs(w.score)).filter(isNumber), 0) || 1;
   const line = el("div", {class: "tokens", dir: "auto"}, listed.map((word) => {

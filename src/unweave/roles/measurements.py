@@ -1,0 +1,172 @@
+"""`Measurements`: what was measured of one node, and the names that roles use for its numbers."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from unweave.roles.attention import Attention
+from unweave.roles.interventions import Followed, Moved
+
+# What a role may require.
+VALUES = {
+    "effect": "m(M) − m(M without it)",
+    "effect_share": "mean over prompts of |effect|, of |m(M) − m(∅)|",
+    "direct": "the effect of its write on the output alone",
+    "direct_share": "direct / effect",
+    "at_read": "share of what matters at the position where the answer is read",
+    "varies": "share of its output that changes with the tokens",
+    "resampled": "what its output on the corrupted prompt does, of |effect| (zero ablation only)",
+    "by_token": "share of its output's variance that its own token explains",
+    "copying": "rank of the attended token in its write, 1 the highest, −1 the lowest",
+    "copying_random": "the same over random tokens",
+    "swap_token": "share of prompts in which its write follows the attended token when swapped",
+    "swap_answer": "share of prompts in which its write follows the answer when swapped",
+    "swap_stays": "share of prompts in which it attends where it did after the swap",
+    "reads_q": "largest share of a later head's query that comes from it",
+    "reads_k": "largest share of a later head's key",
+    "reads_v": "largest share of a later head's value",
+    "moved_q": "what its output loses without its feeders' share of its query",
+    "moved_k": "the same for its key",
+    "moved_v": "the same for its value",
+    "to_itself": "share of its attention on its own position",
+    "to_previous": "on the token before",
+    "to_duplicate": "on an earlier occurrence of the token",
+    "to_induction": "on the token after an earlier occurrence",
+    "to_answer": "on the answer's token",
+    "to_distractor": "on the distractor's token",
+    "sink": "on the first position",
+    "spread": "entropy of its pattern over that of even attention",
+    "random_previous": "attention to the token before, on random tokens that repeat",
+    "random_duplicate": "to the same token's first occurrence, on random tokens",
+    "random_induction": "to the token after that, on random tokens",
+    "shift": "largest change of a later head's attention to the tokens that it attends to",
+    "shift_prompts": "share of prompts in which that change has the same sign",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean over prompts with its standard error, and the mean of the magnitude."""
+
+    mean: float
+    error: float
+    size: float
+
+    @staticmethod
+    def of(values: Float[Tensor, " n"]) -> "Figure":
+        error = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else math.nan
+        return Figure(float(values.mean()), error, float(values.abs().mean()))
+
+    @property
+    def clear(self) -> bool:
+        """More than two standard errors from 0."""
+        return abs(self.mean) > 2 * self.error
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How a head changes a later head's attention to the tokens that it attends to itself.
+
+    Args:
+        prompts: The share of prompts in which the sign is that of the mean.
+    """
+
+    change: Figure
+    prompts: float
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured of one node; every field has its definition where it is computed.
+
+    Args:
+        effect: m(M) − m(M without it); `effect_share` is its mean magnitude over |m(M) − m(∅)|.
+        direct: The part of the effect that no later node takes part in.
+        matters: Share of |gradient · (z − μ)| by labelled position.
+        at, to: Label of the position where it matters, and where it attends from there; "" where
+            no label holds half.
+        random: Previous-token, duplicate-token and induction scores on random tokens.
+        copying: Of the attended token, in these prompts; `copying_random`, on random tokens.
+        feeds: By input ("q", "k", "v"; "" of an MLP), upstream nodes and tokens with shares.
+        reads: Inputs of later nodes with the share of them that comes from this node.
+        moved: By input, what its output loses without the named feeders' share of that input.
+        fed_effect: What the metric loses when all of these are taken out of its inputs only.
+        followed: Whether its write follows the tokens when they are swapped.
+        resampled: |m(M) − m(M with its output on the corrupted prompt)| over |effect|. Measured
+            under zero ablation: under the others it says nothing that the effect does not.
+        prompts: On how many prompts nodes were ablated one by one.
+    """
+
+    node: str
+    kind: str
+    effect: Figure
+    effect_share: float
+    direct: Figure
+    matters: Mapping[str, float]
+    at: str
+    varies: float
+    by_token: float
+    favours: tuple[str, ...]
+    feeds: Mapping[str, Mapping[str, float]]
+    reads: Mapping[str, float]
+    moved: Mapping[str, Moved]
+    fed_effect: Figure | None
+    prompts: int
+    attention: Attention | None = None
+    to: str = ""
+    random: Mapping[str, float] = field(default_factory=dict)
+    copying: float = math.nan
+    copying_random: float = math.nan
+    followed: Followed | None = None
+    resampled: float = math.nan
+    shifts: Mapping[str, Shift] = field(default_factory=dict)
+
+    @property
+    def direct_share(self) -> float:
+        return self.direct.mean / self.effect.mean if self.effect.mean else math.nan
+
+    @property
+    def shift(self) -> tuple[str, Shift] | None:
+        """The largest change of a later head's attention."""
+        return max(self.shifts.items(), key=lambda x: abs(x[1].change.mean), default=None)
+
+    def values(self) -> dict[str, float]:
+        """Every number that a role may require, by its name in `VALUES`; NaN if not measured."""
+        found = dict.fromkeys(VALUES, math.nan)
+        found |= {
+            "effect": self.effect.mean,
+            "effect_share": self.effect_share,
+            "direct": self.direct.mean,
+            "direct_share": self.direct_share,
+            "at_read": self.matters.get("end", 0.0),
+            "varies": self.varies,
+            "resampled": self.resampled,
+            "by_token": self.by_token,
+            "copying": self.copying,
+            "copying_random": self.copying_random,
+        }
+        if self.followed is not None:
+            found |= {
+                "swap_token": self.followed.token,
+                "swap_answer": self.followed.answer,
+                "swap_stays": self.followed.stays,
+            }
+        for branch in ("q", "k", "v"):
+            own = [share for name, share in self.reads.items() if name.endswith(f".{branch}")]
+            found[f"reads_{branch}"] = max(map(abs, own), default=0.0)
+            if branch in self.moved:
+                found[f"moved_{branch}"] = self.moved[branch].output
+        if self.attention is not None:
+            found |= {f"to_{name}": x for name, x in self.attention.relations.items()}
+            found |= {"sink": self.attention.sink, "spread": self.attention.spread}
+        found |= {f"random_{name}": x for name, x in self.random.items()}
+        if (largest := self.shift) is not None:
+            found |= {"shift": largest[1].change.mean, "shift_prompts": largest[1].prompts}
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "direct_share": self.direct_share}

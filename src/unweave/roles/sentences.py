@@ -1,0 +1,149 @@
+"""One sentence a node, from its measurements and nothing else."""
+
+import math
+from collections.abc import Sequence
+
+from unweave.roles.definitions import Check
+from unweave.roles.measure import MOST_NAMED, NAMED
+from unweave.roles.measurements import Figure, Measurements
+from unweave.roles.places import ELSEWHERE
+
+_BRANCHES = {"q": "query", "k": "key", "v": "value", "": "output"}
+_RELATIONS = {
+    "itself": "its own position",
+    "previous": "the token before",
+    "duplicate": "an earlier occurrence of the token",
+    "induction": "the token after an earlier occurrence",
+    "answer": "the answer's token",
+    "distractor": "the distractor's token",
+}
+_MOSTLY = 0.5
+_MOST_OF = 0.4  # of a head's attention: as roles.toml asks at least
+MOST_TOKENS = 2  # of those that feed an input
+_NOTHING = 1e-4
+_CLOSE = 0.05  # of two relations this close, the one between tokens is named
+
+
+def attended(node: Measurements) -> str:
+    """What a head attends to most, in words: a labelled position or a relation."""
+    name, _ = _largest_target(node)
+    return f"the token at {name}" if name.startswith("`") else name or "what it attends to"
+
+
+def sentence(node: Measurements, roles: Sequence[tuple[str, Sequence[Check]]]) -> str:
+    """Where it acts, what it does, what feeds it, what reads it, what is lost without it.
+
+    Args:
+        roles: What each role says of the node, with the checks of it.
+    """
+    parts = [_acts(node)]
+    for says, checks in roles:
+        # What attention it has was said at the start.
+        said = "" if says.startswith("attends") and "and" not in says else f"it {says}"
+        parts += [part for part in (said, _checked(checks)) if part]
+    parts += [*_feeds(node), *_reads(node), _effect(node)]
+    return f"{node.node} {'; '.join(parts)}."
+
+
+def _acts(node: Measurements) -> str:
+    at, share = max(node.matters.items(), key=lambda item: item[1])
+    where = f"`{at}` ({share:.0%})" if share >= _MOSTLY and at != ELSEWHERE else ""
+    if node.attention is None:
+        words = f"acts at {where}" if where else f"acts at {_several(node)}"
+        favours = ", ".join(repr(token) for token in node.favours)
+        return f"{words} and promotes {favours} there" if favours else words
+    start = f"from {where}" if where else f"from {_several(node)}"
+    target, weight = _largest_target(node)
+    if not target:
+        return f"attends {start} to no one position or token (spread {node.attention.spread:.2f})"
+    words = f"attends {start} to {target} ({weight:.0%} of its weight)"
+    if not math.isnan(node.copying) and abs(node.copying) >= _MOSTLY:
+        words += f", {'copying' if node.copying > 0 else 'suppressing'} it ({node.copying:+.2f})"
+    return words
+
+
+def _several(node: Measurements) -> str:
+    named = [(name, share) for name, share in node.matters.items() if share >= 0.1]
+    words = [
+        f"{'other positions' if name == ELSEWHERE else f'`{name}`'} ({share:.0%})"
+        for name, share in sorted(named, key=lambda item: -item[1])
+    ]
+    return _and(words) if words else "many positions"
+
+
+def _largest_target(node: Measurements) -> tuple[str, float]:
+    """The labelled position or the relation that holds most of the weight, if half of it."""
+    if node.attention is None:
+        return "", 0.0
+    labels = {f"`{name}`": share for name, share in node.attention.to.items()}
+    relations = {_RELATIONS[n]: x for n, x in node.attention.relations.items() if not math.isnan(x)}
+    # A label says more than a relation, and a relation between tokens more than the answer's.
+    for named in (labels, relations):
+        most = max(named.values(), default=0.0)
+        if most >= _MOST_OF:
+            return next((name, x) for name, x in named.items() if x > most - _CLOSE)
+    return "", 0.0
+
+
+def _checked(checks: Sequence[Check]) -> str:
+    words = {True: "held", False: "did not hold", None: "could not be tested"}
+    return "; ".join(f"checked: {check.says}: {words[check.held]}" for check in checks)
+
+
+def _feeds(node: Measurements) -> list[str]:
+    parts = []
+    for branch, shares in node.feeds.items():
+        named = [(n, x) for n, x in shares.items() if abs(x) >= NAMED and "embed" not in n]
+        nodes = [f"{name} ({share:.0%})" for name, share in named[:MOST_NAMED]]
+        tokens = [
+            f"the token at `{name.partition('@')[2]}` ({share:.0%})"
+            for name, share in shares.items()
+            if share >= _MOSTLY and "embed" in name
+        ]
+        if not nodes and not tokens:
+            continue
+        words = f"its {_BRANCHES[branch]} comes from {_and([*nodes, *tokens[:MOST_TOKENS]])}"
+        if (moved := node.moved.get(branch)) is not None:
+            outcome = "held" if moved.held else "did not hold"
+            which = _and([name for name, _ in named[:MOST_NAMED]])
+            change = f"falls by {moved.output:.0%}" if moved.output > 0 else "does not fall"
+            words += f" (checked: without {which} there its output {change}: {outcome})"
+        parts.append(words)
+    return parts
+
+
+def _reads(node: Measurements) -> list[str]:
+    listed = []
+    for name, share in list(node.reads.items())[:MOST_NAMED]:
+        head, _, branch = name.rpartition(".")
+        into = f"the {_BRANCHES[branch]} of {head}" if branch in ("q", "k", "v") else name
+        listed.append(f"{into} ({share:.0%})")
+    return [f"it changes {_and(listed)}"] if listed else []
+
+
+def _effect(node: Measurements) -> str:
+    effect = node.effect
+    if effect.size < _NOTHING * (1 + abs(effect.mean)):
+        return "without it the metric does not change"
+    if not effect.clear:
+        return (
+            f"without it the metric changes by {effect.size:.2g} on a prompt, in either direction"
+        )
+    verb = "falls" if effect.mean > 0 else "rises"
+    words = f"without it the metric {verb} by {_figure(effect)}"
+    direct = node.direct_share
+    if math.isnan(direct):
+        return words
+    return (
+        f"{words}, {direct:.0%} of it directly"
+        if direct >= 0.1
+        else f"{words}, through later nodes"
+    )
+
+
+def _figure(x: Figure) -> str:
+    return f"{abs(x.mean):.2f} ± {x.error:.2f}"
+
+
+def _and(items: Sequence[str]) -> str:
+    return " and ".join((", ".join(items[:-1]), items[-1])) if len(items) > 1 else items[0]

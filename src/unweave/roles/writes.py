@@ -1,0 +1,156 @@
+"""What a node writes: copying of the attended token, direct effect, tokens that it favours.
+
+A write is read straight off by the unembedding (final norm's gain, then the output matrix), which
+leaves out everything that later nodes make of it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unweave.batch import Batch
+from unweave.model.algebra import Plain, normalise
+from unweave.model.model import Model
+from unweave.model.program import head
+from unweave.model.weights import Linear
+from unweave.sites import HEAD_KINDS, Point, Site
+
+Writes = Float[Tensor, "n d_model"]
+
+
+def node_write(
+    model: Model, node: Site, x: Float[Tensor, "batch position *unit"]
+) -> Float[Tensor, "batch position d_model"]:
+    """What an activation at a node's point (less its ablation, say) adds to the residual stream."""
+    if node.point.kind not in HEAD_KINDS:
+        return x
+    assert node.unit is not None
+    return head_write(model, node, x[..., node.unit, :])
+
+
+def head_write(
+    model: Model, node: Site, z: Float[Tensor, "*lead d_head"]
+) -> Float[Tensor, "*lead d_model"]:
+    """z W_O of one head, or the same of a value: what a key adds when it is attended alone."""
+    attention = model.network.body.blocks[node.point.layer].attention
+    assert node.unit is not None
+    weight = attention.out.matrix.unflatten(1, (attention.heads, -1))[:, node.unit]
+    return z @ weight.T
+
+
+def outputs_of(model: Model, tokens: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """The logit of each token: its own id, or the class of that name; −1 where there is none."""
+    labels = model.network.head.labels
+    if not labels:
+        return tokens
+    ids = {int(t): model.decode(int(t)).strip() for t in tokens.unique() if t >= 0}
+    known = {t: labels.index(text) if text in labels else -1 for t, text in ids.items()}
+    return torch.tensor(
+        [known.get(int(t), -1) for t in tokens.flatten()], device=tokens.device
+    ).reshape(tokens.shape)
+
+
+def unembed(model: Model, writes: Writes, outputs: Int[Tensor, " out"]) -> Float[Tensor, "n out"]:
+    """Logits that writes add, up to the positive scale of the final norm."""
+    norm, steps = model.network.body.norm, model.network.head.steps
+    if norm is not None:
+        if norm.kind == "layer":
+            writes = writes - writes.mean(-1, keepdim=True)
+        writes = writes if norm.gain is None else writes * norm.gain
+    maps = [step for step in steps if isinstance(step, Linear)]
+    for step in maps[:-1]:
+        writes = writes @ step.matrix.T
+    return writes @ maps[-1].matrix[outputs].T
+
+
+def candidates(model: Model, batch: Batch) -> Int[Tensor, " out"]:
+    """Logits that are compared: of all tokens in the prompts, of answers and distractors."""
+    assert batch.clean.tokens is not None
+    said = outputs_of(model, batch.clean.tokens[batch.clean.mask])
+    every = torch.cat((said, batch.readout.answers.flatten(), batch.readout.distractors.flatten()))
+    return every[every >= 0].unique()
+
+
+def rank_score(
+    logits: Float[Tensor, "n out"], outputs: Int[Tensor, " out"], own: Int[Tensor, " n"]
+) -> Float[Tensor, " n"]:
+    """Where each row's own output ranks among all: 1 the highest, −1 the lowest, 0 in the middle.
+
+    `2·P(own > other) − 1` over the other outputs, ties counted half.
+    """
+    hit = outputs == own[:, None]
+    mine = (logits * hit).sum(-1, keepdim=True)
+    # What differs by rounding only is a tie: a write that misses the unembedding favours none.
+    noise = 1e-5 * logits.abs().amax(-1, keepdim=True)
+    above = (mine > logits + noise) & ~hit
+    below = (mine < logits - noise) & ~hit
+    return (above.sum(-1) - below.sum(-1)).to(logits.dtype) / max(1, len(outputs) - 1)
+
+
+def copying(
+    model: Model,
+    node: Site,
+    values: Float[Tensor, "batch position d_head"],
+    tokens: Int[Tensor, "batch position"],
+    weights: Float[Tensor, "batch position"],
+    outputs: Int[Tensor, " out"],
+) -> float:
+    """Whether a head's write raises (1) or lowers (−1) the token that it attends to.
+
+    The value of each key, less the mean value, passes the head's output matrix and the
+    unembedding; the score is the rank of the key's own token among `outputs` (`rank_score`),
+    averaged over keys by their weight. 0: the write says nothing about the token.
+
+    Args:
+        weights: Attention that each key gets, from the positions that matter; 0 leaves it out.
+    """
+    own = outputs_of(model, tokens)
+    known = (weights > 0) & torch.isin(own, outputs)
+    if not bool(known.any()):
+        return float("nan")
+    away = values[known] - values[weights > 0].mean(0)
+    if float(away.abs().max()) <= 1e-6 * float(values.abs().max()):
+        return 0.0
+    scores = rank_score(unembed(model, head_write(model, node, away), outputs), outputs, own[known])
+    return float((scores * weights[known]).sum() / weights[known].sum())
+
+
+def direct_effect(
+    model: Model,
+    batch: Batch,
+    final: Float[Tensor, "batch d_model"],
+    write: Float[Tensor, "batch d_model"],
+) -> Float[Tensor, " batch"]:
+    """m(T) − m(T − write): the metric without a write that only the unembedding misses.
+
+    Args:
+        final: The residual stream at the position that is read, after the last block.
+        write: What the node adds there beyond its ablation.
+    """
+
+    def metric(x: Float[Tensor, "batch d_model"]) -> Float[Tensor, " batch"]:
+        norm = model.network.body.norm
+        x = x if norm is None else normalise(x, norm)
+        return batch.readout.measure(head(Plain(), model.network.head, x[:, None])[:, 0])
+
+    with torch.no_grad():
+        return metric(final) - metric(final - write)
+
+
+def favoured(
+    model: Model, writes: Writes, outputs: Int[Tensor, " out"], most: int = 3
+) -> Sequence[str]:
+    """The outputs that writes raise most, on average beyond the mean over outputs."""
+    logits = unembed(model, writes, outputs).mean(0)
+    labels, best = model.network.head.labels, outputs[logits.argsort(descending=True)[:most]]
+    if float(logits.abs().max()) == 0.0:
+        return ()
+    if model.tokenizer is None and not labels:
+        return tuple(f"token {i}" for i in best.tolist())
+    return tuple(labels[i] if labels else model.decode(i) for i in best.tolist())
+
+
+def final_point(model: Model) -> Point:
+    return Point("resid", len(model.network.body.blocks))
