@@ -67,7 +67,7 @@ _NAMED = (
         "cdt-paper",
         "decomposition",
         "algorithm1",
-        {"rules": "paper", "prompts": 1.0},
+        {"rules": "paper"},
         summary="the paper's rules and its Algorithm 1",
     ),
     Method("patching", "patching", "top", summary="exact activation patching"),

@@ -16,12 +16,19 @@ from unweave.sites import Site, parse
 
 @dataclass(frozen=True)
 class Step:
-    """A circuit on the way down: its size and loss, and the nodes that left to reach it."""
+    """A circuit on the way down: its size and loss, and the nodes that left to reach it.
+
+    Args:
+        prompts: On how many prompts it was run.
+        blocks: Whether nodes left in blocks.
+    """
 
     size: int
     loss: float
     faithfulness: float
     removed: tuple[str, ...]
+    prompts: int
+    blocks: bool = False
 
 
 @dataclass(frozen=True)
