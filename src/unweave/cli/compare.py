@@ -69,6 +69,7 @@ def compare(
     from unweave.experiments.compare import Comparison
     from unweave.experiments.compare import compare as run
     from unweave.experiments.files import plain
+    from unweave.experiments.locking import check_writable
     from unweave.experiments.specification import Specification
     from unweave.model.loading import load
     from unweave.progress import silent
@@ -95,8 +96,13 @@ def compare(
         if not quiet:
             console.print(line, style="dim", markup=False, soft_wrap=True)
 
-    with silent() if quiet or as_json else nullcontext():
-        record = run(comparison, folder, lambda name: load(name, device=device, bos=bos), say)
+    check_writable(folder)
+    try:
+        with silent() if quiet or as_json else nullcontext():
+            record = run(comparison, folder, lambda name: load(name, device=device, bos=bos), say)
+    except KeyboardInterrupt:
+        say(f"finished cells are in {folder}: the same command goes on")
+        raise
     if as_json:
         typer.echo(json.dumps(plain(record), indent=2))
         return
@@ -159,7 +165,6 @@ def _own_model(tasks: Sequence[str]) -> str:
 _COLUMNS = (
     ("CMD", "cmd", ".3f"),
     ("CPR", "cpr", ".3f"),
-    ("k80", "k80", ".0f"),
     ("k95", "k95", ".0f"),
     ("AUC", "auc", ".2f"),
     ("nodes", "size", ".0f"),
@@ -184,7 +189,7 @@ def tables(record: Mapping[str, Any]) -> list[Any]:
         columns = [column for column in _COLUMNS if known or column[1] != "auc"]
         title = f"{task}, {record['model']}, {record['settings']['ablation']} ablation"
         table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left")
-        table.pad_edge, table.collapse_padding = False, True
+        table.pad_edge, table.padding = False, (0, 0)  # 80 columns are enough
         table.add_column("method", no_wrap=True)
         for heading, _, _ in columns:
             table.add_column(heading, justify="right", no_wrap=True)
@@ -198,13 +203,13 @@ def tables(record: Mapping[str, Any]) -> list[Any]:
             if "error" in row:
                 errors.setdefault(row["error"], []).append(row["method"])
         for error, failed in errors.items():
-            found.append(f"[red]{', '.join(failed)}[/]: {escape(error)}")
+            found.append(f"[red]{escape(', '.join(failed))}[/]: {escape(error)}")
     return found
 
 
 def _caption(record: Mapping[str, Any]) -> str:
     return (
-        "CMD, CPR, k80, k95: the ranking on held-out prompts; eliminate orders the nodes outside "
+        "CMD, CPR, k95: the ranking on held-out prompts; eliminate orders the nodes outside "
         "its circuit by measured faithfulness unless -o order=left; nodes, f, |1−f|: the circuit "
         "that the method returns; score, fwd: cost in forward passes of the score, and of score "
         f"and search; means of {len(record['seeds'])} seed(s)"

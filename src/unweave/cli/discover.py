@@ -61,14 +61,17 @@ def discover(
 
     from unweave.ablations.kind import ablations
     from unweave.behaviours.file import find_task
+    from unweave.errors import UnweaveError
     from unweave.experiments.discover import discover as run
+    from unweave.experiments.locking import check_out, new_folder, remove_empty
     from unweave.experiments.methods import find_method, read_options
-    from unweave.experiments.run_folder import new_folder
     from unweave.experiments.specification import Specification
     from unweave.model.loading import load
     from unweave.progress import silent
     from unweave.report.html import write_report
 
+    if resume and out is None:
+        raise UnweaveError("--resume needs the run's folder: give it with --out")
     found = find_task(task, first_token)
     name = model or found.own_model
     specification = Specification(
@@ -94,16 +97,21 @@ def discover(
         if not hushed:
             typer.echo(text, err=True)
 
+    if out is not None:
+        check_out(out, resume)  # before the model is loaded
     loaded = load(name, device=device, bos=bos)
     say(repr(loaded))
     folder = out or new_folder(found.name, name, seed)
-    with silent() if hushed else nullcontext():
-        try:
+    try:
+        with silent() if hushed else nullcontext():
             circuit = run(loaded, found, specification, folder, resume or out is None, say)
-        except KeyboardInterrupt:
-            if (folder / "state.json").exists():
-                say(f"what is finished is in {folder}: go on with --resume --out {folder}")
-            raise
+    except KeyboardInterrupt:
+        if (folder / "state.json").exists():
+            say(f"what is finished is in {folder}: go on with --resume --out {folder}")
+        raise
+    finally:
+        if out is None:
+            remove_empty(folder, folder.parent)  # of a run that failed
     report = write_report([folder])
     if open_report:
         typer.launch(str(report))
@@ -123,7 +131,7 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
 
     console, record = Console(), read_run(folder).record
     if verbose:
-        for number, one in enumerate(record["rounds"], 1):
+        for number, one in enumerate(record.get("rounds") or (), 1):
             console.print(
                 f"round {number}: targets {', '.join(one['targets'][:8])}; "
                 f"{len(one['selected'])} joined, {len(one['dropped'])} left, "
@@ -151,13 +159,14 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
         f"{circuit.found:.3f} where it was found)",
         soft_wrap=True,
     )
-    metric, seconds = record["metric"], sum(record["seconds"].values())
-    console.print(
-        f"{escape(metric['name'])}: whole model {metric['full']:.3f}, every node ablated "
-        f"{metric['empty']:.3f}; {seconds:.0f} s, {sum(record['forwards'].values()):.0f} forward "
-        "passes",
-        soft_wrap=True,
-    )
+    metric = record.get("metric") or {}
+    seconds, passes = (sum((record.get(key) or {}).values()) for key in ("seconds", "forwards"))
+    if all(metric.get(key) is not None for key in ("name", "full", "empty")):
+        console.print(
+            f"{escape(metric['name'])}: whole model {metric['full']:.3f}, every node ablated "
+            f"{metric['empty']:.3f}; {seconds:.0f} s, {passes:.0f} forward passes",
+            soft_wrap=True,
+        )
     console.print(
         f"Next: open {escape(str(folder / 'report.html'))}, or unweave evaluate "
         f"{escape(str(folder))}",

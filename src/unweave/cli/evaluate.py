@@ -3,14 +3,11 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from unweave.cli import commands
-
-if TYPE_CHECKING:
-    from unweave.evaluation.api import Evaluation
 
 
 @commands.register("evaluate")
@@ -31,92 +28,109 @@ def evaluate(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Evaluate a found circuit on held-out prompts and write evaluation.json beside it."""
+    """Evaluate a found circuit on held-out prompts and write evaluation.json beside it.
+
+    Every part is saved as soon as it is there: an evaluation that was stopped goes on with the
+    same command.
+    """
     from contextlib import nullcontext
 
     from rich.console import Console
 
     from unweave.evaluation.api import PARTS
     from unweave.experiments.evaluate import evaluate_run
-    from unweave.experiments.files import plain, write_json
+    from unweave.experiments.files import plain
     from unweave.experiments.run_folder import read_run
     from unweave.model.loading import load
     from unweave.progress import silent
     from unweave.report.html import write_report
 
     wanted = tuple(part.strip() for part in parts.split(",") if part.strip()) or PARTS
-    found = read_run(run)
-    with silent() if quiet or as_json else nullcontext():
-        evaluation = evaluate_run(
-            found,
-            lambda how: load(how.model, device=device, bos=how.bos),
-            n=n,
-            parts=wanted,
-            draws=draws,
-        )
-    record = evaluation.to_json()
-    write_json(run / "evaluation.json", record)
+    found, hushed = read_run(run), quiet or as_json
+
+    def say(line: str) -> None:
+        if not hushed:
+            typer.echo(line, err=True)
+
+    try:
+        with silent() if hushed else nullcontext():
+            record = evaluate_run(
+                found,
+                lambda how: load(how.model, device=device, bos=how.bos),
+                n=n,
+                parts=wanted,
+                draws=draws,
+                say=say,
+            )
+    except KeyboardInterrupt:
+        say(f"finished parts are in {run / 'evaluation.json'}: the same command goes on")
+        raise
     write_report([run])
     if as_json:
         typer.echo(json.dumps(plain(record), indent=2))
         return
     console = Console(highlight=False)
-    console.print(_table(evaluation, record))
-    console.print(f"Written: {run / 'evaluation.json'} and report.html", soft_wrap=True)
+    console.print(_table(record))
+    console.print(
+        f"Written: {run / 'evaluation.json'} and report.html", soft_wrap=True, markup=False
+    )
 
 
-def _table(evaluation: "Evaluation", record: Mapping[str, Any]) -> Any:
+def _table(record: Mapping[str, Any]) -> Any:
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
-    about = evaluation.about
-    table = Table(
-        title=f"{about['method']} on {about['task']}, {about['model']}: "
-        f"{len(evaluation.circuit)} of {evaluation.nodes} nodes, "
-        f"{evaluation.prompts} held-out prompts",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        show_header=False,
-    )
+    about = record["about"]
+    title = f"{about['method']} on {about['task']}, {about['model']}: "
+    title += f"{record['size']} of {record['nodes']} nodes, {record['prompts']} held-out prompts"
+    table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", show_header=False)
     table.add_column("what", no_wrap=True)
     table.add_column("figure")
-    for what, figure in _lines(evaluation, record):
-        table.add_row(what, figure)
+    for what, figure in _lines(record):
+        table.add_row(escape(what), escape(figure))
     return table
 
 
-def _lines(evaluation: "Evaluation", record: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = []
-    for name, found in evaluation.faithfulness.items():
-        value = "no scale" if found.value is None else f"{found.value:.3f}"
-        metrics = f"metric {found.metric:.3f}, all {found.full:.3f}, none {found.empty:.3f}"
-        lines.append((f"faithfulness, {name} ablation", f"{value}  ({metrics})"))
-    for name, curve in record["curves"].items():
+    for name, found in record["faithfulness"].items():
+        value = "no scale" if found["value"] is None else f"{found['value']:.3f}"
+        ends = f"metric {found['metric']:.3f}, all {found['full']:.3f}, none {found['empty']:.3f}"
+        lines.append((f"faithfulness, {name} ablation", f"{value}  ({ends})"))
+    for name, curve in record.get("curves", {}).items():
         crossings = f"k80 {curve['k80']}, k95 {curve['k95']}"
         figures = f"CMD {curve['cmd']:.3f}, CPR {curve['cpr']:.3f}, {crossings}"
         lines.append((f"ranking, {name} ablation", figures))
-    for name, value in evaluation.known.items():
+    for name, value in record["known"].items():
         lines.append((f"{name} circuit", f"faithfulness {value:.3f}"))
-    for name, roc in evaluation.roc.items():
-        if roc.auc is not None and roc.sweep_auc is not None:
-            figures = f"AUC {roc.auc:.3f} by rank, {roc.sweep_auc:.3f} by percentiles 90–99"
-            lines.append((f"finds the {name} circuit", f"{figures} ({roc.known} of {roc.nodes})"))
-    if evaluation.chance is not None:
-        for farther, sense in ((False, "more faithful than"), (True, "closer to 1 than")):
-            shares = [s.farther if farther else s.beaten for s in evaluation.chance.shares]
-            by_size = " ".join(f"{share:.0%}" for share in shares)
-            reach = f"{evaluation.chance.up_to(farther):.0%}"
-            lines.append((f"{sense} random circuits", f"≥ 80% up to {reach} of the model"))
+    for name, roc in record.get("roc", {}).items():
+        if roc["auc"] is not None and roc["sweep_auc"] is not None:
+            figures = f"AUC {roc['auc']:.3f} by rank, {roc['sweep_auc']:.3f} by percentiles 90–99"
+            figures += f" ({roc['known']} of {roc['nodes']})"
+            lines.append((f"finds the {name} circuit", figures))
+    return lines + _test_lines(record)
+
+
+def _test_lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    lines = []
+    if chance := record.get("chance"):
+        senses = (("beaten", "up_to", "more faithful than"),)
+        senses += (("farther", "up_to_farther", "closer to 1 than"),)
+        for share, reach, sense in senses:
+            by_size = " ".join(f"{one[share]:.0%}" for one in chance["shares"])
+            told = f"≥ 80% up to {chance[reach]:.0%} of the model"
+            lines.append((f"{sense} random circuits", told))
             lines.append(("  sizes 10% … 100%", by_size))
-    if evaluation.completeness is not None:
-        gap = f"{evaluation.completeness.mean:.3f}, worst {evaluation.completeness.worst:.3f}"
+    if found := record.get("completeness"):
+        gap = f"{found['mean_gap']:.3f}, worst {found['worst_gap']:.3f}"
         lines.append(("completeness: mean gap", gap))
-    if evaluation.minimality is not None:
-        idle = evaluation.minimality.idle()
+    if found := record.get("minimality"):
+        idle = found["idle"]
         told = f"{len(idle)} nodes change faithfulness by less than 0.01"
         lines.append(("minimality", f"{told}: {' '.join(idle[:8])}" if idle else told))
-    if evaluation.stability is not None:
-        stable = evaluation.stability
-        figure = f"Jaccard {stable.overlap:.2f} with resampled prompts"
-        lines.append(("stability of the top nodes", f"{figure}, {stable.between:.2f} between them"))
+    if stable := record.get("stability"):
+        figure = f"Jaccard {stable['overlap']:.2f} with resampled prompts"
+        told = f"{figure}, {stable['between']:.2f} between them"
+        lines.append(("stability of the top nodes", told))
     return lines

@@ -72,15 +72,15 @@ def explain(
 
 def load_run(folder: Path, prompts: int, device: str) -> "tuple[Problem, tuple[Site, ...]]":
     """A finished run's circuit, and its problem on held-out prompts."""
+    from unweave.experiments.evaluate import set_up_again
     from unweave.experiments.run_folder import read_run
-    from unweave.experiments.specification import Experiment
     from unweave.model.loading import load
     from unweave.roles.feeds import needed_points
     from unweave.sites import parse
 
     found = read_run(folder)
-    how, circuit = found.specification, tuple(parse(name) for name in found.circuit.nodes)
-    experiment = Experiment.set_up(how, load(how.model, device=device, bos=how.bos))
+    circuit = tuple(parse(name) for name in found.circuit.nodes)
+    experiment = set_up_again(found, lambda how: load(how.model, device=device, bos=how.bos))
     points = needed_points(experiment.model, circuit)
     return experiment.problem("evaluate", prompts, points), circuit
 
@@ -95,4 +95,4 @@ def _print(told: "list[Explanation]", spent: dict[str, Any], run: Path) -> None:
         console.print(f"  {escape(one.sentence)}")
     passes, prompts = spent["passes"], spent["prompts"]
     console.print(f"Cost: {passes:.1f} forward passes of {prompts} prompts.")
-    console.print(f"Written: {run / 'explain.json'}", soft_wrap=True)
+    console.print(f"Written: {run / 'explain.json'}", soft_wrap=True, markup=False)

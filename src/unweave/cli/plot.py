@@ -42,7 +42,7 @@ def plot(
 
     Example: unweave plot runs/ioi --figure faithfulness -o faithfulness.pdf
     """
-    from unweave.experiments.files import read_json
+    from unweave.experiments.compare import read_comparison
     from unweave.registry import nearest
     from unweave.report.folder import read_shown
     from unweave.report.plots import FIGURES, SUFFIXES, Look, save
@@ -51,7 +51,7 @@ def plot(
         raise UnweaveError(f"unknown figure {figure!r}: {nearest(figure, FIGURES)}")
     if out.suffix.lower() not in SUFFIXES:
         raise UnweaveError(f"{out}: expected a file that ends in {', '.join(SUFFIXES)}")
-    comparison = None if compare is None else read_json(compare / "compare.json", "a comparison")
+    comparison = None if compare is None else read_comparison(compare / "compare.json")
     found = read_shown(run, comparison)
     save(found, figure, out, Look(width, position, round_, nodes, relevance))
     typer.echo(out)

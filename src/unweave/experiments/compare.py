@@ -7,7 +7,7 @@ told in the table and tried again next time; the others go on.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from unweave.behaviours.file import find_task
 from unweave.errors import UnweaveError
 from unweave.experiments.comparison_cells import method_cell, reference_cell
 from unweave.experiments.files import plain, read_json, write_json
+from unweave.experiments.locking import locked
 from unweave.experiments.methods import METHODS, Method
+from unweave.experiments.schema import CELL, COMPARISON, REFERENCE_CELL, check_file
 from unweave.experiments.specification import Experiment, Specification
 from unweave.experiments.summary import figures, row, summary
 from unweave.model.model import Model
@@ -58,21 +60,28 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Cells:
-    """A folder of finished cells."""
+    """A folder of finished cells.
+
+    Args:
+        fingerprints: By task, hashes of weights and task file; empty while they are not known.
+    """
 
     folder: Path
     comparison: Comparison
+    fingerprints: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def path(self, task: str, method: str, seed: int) -> Path:
-        slug = re.sub(r"[^\w.-]+", "_", task)
+        slug = re.sub(r"[^\w.-]+", "_", task)[-150:]
         return self.folder / f"{slug}--{method}--seed{seed}.json"
 
-    def settings(self, method: Method | None) -> dict[str, Any]:
+    def settings(self, task: str | None = None, method: Method | None = None) -> dict[str, Any]:
         """What has to be the same for two cells to stand in one table."""
         own = {"method", "score", "search", "options", "task", "seed"}
         base = {k: v for k, v in asdict(self.comparison.base).items() if k not in own}
         if method is not None:
             base["options"] = {**method.filled_score(), **method.filled_search()}
+        hashes = self.fingerprints.get(task or "", {})
+        base |= {f"hash of {name}": value for name, value in hashes.items()}
         return plain({"schema_version": SCHEMA_VERSION, **base, "draws": self.comparison.draws})
 
     def read(self, task: str, name: str, method: Method | None, seed: int) -> dict | None:
@@ -85,24 +94,32 @@ class Cells:
         if not path.exists():
             return None
         cell = read_json(path, "a finished cell of unweave compare; delete it to run it again")
-        mine, found = self.settings(method), cell.get("settings", {})
-        if not isinstance(found, Mapping):
-            found = {}
+        found = cell.get("settings")
+        mine, found = self.settings(task, method), found if isinstance(found, Mapping) else {}
         if other := [key for key in mine if found.get(key) != mine[key]]:
             key = other[0]
             raise UnweaveError(
                 f"{path} was made with {key} = {found.get(key)!r}, now it is {mine[key]!r}: "
                 "choose another --out, or delete the folder"
             )
+        check_file(
+            path, cell, REFERENCE_CELL if method is None else CELL, "delete it to run it again"
+        )
+        if {key: cell.get(key) for key in ("task", "method", "seed")} != _key(task, name, seed):
+            raise UnweaveError(f"{path} holds another cell: delete it to run it again")
         return cell
 
     def write(
         self, task: str, name: str, method: Method | None, seed: int, cell: Mapping[str, Any]
     ) -> dict[str, Any]:
-        key = {"task": task, "method": name, "seed": seed}
-        whole = {**key, "settings": self.settings(method), **cell}
+        settings = self.settings(task, method)
+        whole = plain({**_key(task, name, seed), "settings": settings, **cell})
         write_json(self.path(task, name, seed), whole)
         return whole
+
+
+def _key(task: str, method: str, seed: int) -> dict[str, Any]:
+    return {"task": task, "method": method, "seed": seed}
 
 
 def compare(
@@ -115,24 +132,40 @@ def compare(
 
     Args:
         folder: Where cells are, and where new ones go.
-        load: Loads the model, when a cell has to be run.
+        load: Loads the model: also of finished cells it is known whether its weights changed.
         say: Told about every cell.
+
+    Raises:
+        UnweaveError: When a finished cell is broken, or has other settings, weights or prompts.
     """
     comparison = comparison.checked()
-    cells, named = Cells(folder, comparison), _named(comparison)
-    _check_folder(folder)
-    # All finished cells are looked at first: settings that differ are told before hours of work.
-    for task in comparison.tasks:
-        for seed in comparison.seeds:
-            for name, method in named.items():
+    with locked(folder):
+        cells = Cells(folder, comparison)
+        # Finished cells are looked at first: other settings are told before hours of work, and
+        # before the model is loaded.
+        _check_cells(cells)
+        model = load(comparison.base.model)
+        cells = replace(cells, fingerprints=_fingerprints(comparison, model))
+        _check_cells(cells)
+        return _table(cells, model, say)
+
+
+def _check_cells(cells: Cells) -> None:
+    for task in cells.comparison.tasks:
+        for seed in cells.comparison.seeds:
+            for name, method in _named(cells.comparison).items():
                 cells.read(task, name, method, seed)
-    models: list[Model] = []
 
-    def model() -> Model:
-        if not models:
-            models.append(load(comparison.base.model))
-        return models[0]
 
+def _fingerprints(comparison: Comparison, model: Model) -> dict[str, dict[str, str]]:
+    return {
+        task: Experiment.set_up(replace(comparison.base, task=task), model).fingerprint
+        for task in comparison.tasks
+    }
+
+
+def _table(cells: Cells, model: Model, say: Say) -> dict[str, Any]:
+    comparison = cells.comparison
     rows, references = [], []
     for task in comparison.tasks:
         for seed in comparison.seeds:
@@ -140,16 +173,18 @@ def compare(
             reference = found.pop(REFERENCE)
             references.append(reference)
             rows += [row(cell, reference) for cell in found.values()]
-    record = {
-        "schema_version": SCHEMA_VERSION,
-        "model": comparison.base.model,
-        "settings": cells.settings(None),
-        "seeds": comparison.seeds,
-        "rows": rows,
-        "summary": summary(rows),
-        "figures": figures(rows, references),
-    }
-    write_json(folder / "compare.json", record)
+    record = plain(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "model": comparison.base.model,
+            "settings": cells.settings(),
+            "seeds": comparison.seeds,
+            "rows": rows,
+            "summary": summary(rows),
+            "figures": figures(rows, references),
+        }
+    )
+    write_json(cells.folder / "compare.json", record)
     return record
 
 
@@ -158,16 +193,11 @@ def _named(comparison: Comparison) -> dict[str, Method | None]:
 
 
 def _task_cells(
-    cells: Cells, task: str, seed: int, model: Callable[[], Model], say: Say
+    cells: Cells, task: str, seed: int, model: Model, say: Say
 ) -> dict[str, dict[str, Any]]:
     """The reference and each method's cell, from files where they are there."""
-    experiments: list[Experiment] = []
-
-    def experiment() -> Experiment:
-        if not experiments:
-            how = replace(cells.comparison.base, task=task, seed=seed)
-            experiments.append(Experiment.set_up(how, model()))
-        return experiments[0]
+    # Prompts and ablations are made when the first cell asks for them.
+    experiment = Experiment.set_up(replace(cells.comparison.base, task=task, seed=seed), model)
 
     def cell(name: str, method: Method | None) -> dict[str, Any]:
         done = cells.read(task, name, method, seed)
@@ -177,21 +207,23 @@ def _task_cells(
         say(f"{task}, {name}, seed {seed}")
         try:
             if method is None:
-                made = reference_cell(experiment(), cells.comparison.draws)
+                made = reference_cell(experiment, cells.comparison.draws)
             else:
-                made = method_cell(experiment(), method)
+                made = method_cell(experiment, method)
             return cells.write(task, name, method, seed, made)
         except UnweaveError as error:
             say(f"{task}, {name}, seed {seed}: {error}")
-            return {"task": task, "method": name, "seed": seed, "error": str(error)}
+            return {**_key(task, name, seed), "error": str(error)}
 
     return {name: cell(name, method) for name, method in _named(cells.comparison).items()}
 
 
-def _check_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise UnweaveError(f"{folder} is a file: --out names a folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UnweaveError(f"{folder} cannot be made: {error.strerror}") from error
+def read_comparison(path: Path) -> dict[str, Any]:
+    """Reads what `unweave compare` wrote.
+
+    Raises:
+        UnweaveError: When it is not there or is broken.
+    """
+    found = read_json(path, "compare.json of unweave compare")
+    check_file(path, found, COMPARISON, "compare again")
+    return found

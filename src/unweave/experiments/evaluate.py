@@ -1,15 +1,158 @@
-"""`evaluate` of a run folder: the circuit that `discover` found, on prompts that it did not use."""
+"""`evaluate` of a run folder: the circuit that `discover` found, on prompts that it did not use.
 
-from collections.abc import Callable, Collection
+1. The run's model and task are checked to be what they were. 2. One phase after the other is run,
+told before it begins, and saved in evaluation.json as soon as it is there. 3. A phase that is saved
+already, with the same settings, is not run again; so an evaluation that was stopped goes on.
+"""
 
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from unweave.circuits import Scores
 from unweave.errors import UnweaveError
-from unweave.evaluation.api import PARTS, Evaluation, evaluate
-from unweave.evaluation.random_circuits import DRAWS
-from unweave.experiments.run_folder import Run
+from unweave.evaluation.api import PARTS, Evaluation, coarse_sizes, complete, known_faithfulness
+from unweave.evaluation.checks import completeness, minimality
+from unweave.evaluation.curves import curve_sizes, faithfulness_curve
+from unweave.evaluation.faithfulness import by_ablation
+from unweave.evaluation.random_circuits import DRAWS, FRACTIONS, against, random_circuits
+from unweave.evaluation.roc import against_each
+from unweave.evaluation.stability import stability
+from unweave.experiments.files import plain, write_json
+from unweave.experiments.locking import locked
+from unweave.experiments.run_folder import Run, read_evaluation
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.model.model import Model
 from unweave.registry import nearest
-from unweave.sites import parse
+from unweave.scores.problem import Problem
+from unweave.sites import Site, parse
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A circuit with its ranking, the prompts it is evaluated on, and every ablation of them."""
+
+    problems: Mapping[str, Problem]
+    circuit: tuple[Site, ...]
+    scores: Scores | None
+    known: Mapping[str, tuple[Site, ...]]
+    draws: int
+    seed: int
+    about: Mapping[str, str]
+
+    @property
+    def main(self) -> Problem:
+        """Under the ablation that the circuit was found with."""
+        return next(iter(self.problems.values()))
+
+    @cached_property
+    def ranking(self) -> list[Site]:
+        names = self.circuit if self.scores is None else map(parse, self.scores.ranking())
+        return complete(self.main, list(names))
+
+    def part(self, **found: Any) -> dict[str, Any]:
+        """Some fields of an evaluation as JSON has them, and what every evaluation tells."""
+        main = self.main
+        evaluation = Evaluation(
+            circuit=tuple(map(str, self.circuit)),
+            nodes=len(main.nodes),
+            prompts=len(main.batch),
+            ablation=main.ablation.name,
+            about=self.about,
+            **{"faithfulness": {}, **found},
+        )
+        record = evaluation.to_json()
+        always = ("schema_version", "circuit", "size", "nodes", "prompts", "ablation", "about")
+        return {name: record[name] for name in (*always, *found)}
+
+
+def _faithfulness(subject: Subject) -> dict[str, Any]:
+    return {
+        "faithfulness": by_ablation(subject.problems, subject.circuit),
+        "known": known_faithfulness(subject.main, subject.known),
+    }
+
+
+def _curve(subject: Subject) -> dict[str, Any]:
+    main, ranking = subject.main, subject.ranking
+    curves = {main.ablation.name: faithfulness_curve(main, ranking)}
+    sizes = coarse_sizes(len(main.nodes), len(subject.circuit))
+    for name, problem in subject.problems.items():
+        try:
+            _ = problem.reference.scale
+        except UnweaveError:  # the table says that this ablation has no scale
+            continue
+        if problem is not main:
+            curves[name] = faithfulness_curve(problem, ranking, sizes)
+    return {"curves": curves}
+
+
+def _roc(subject: Subject) -> dict[str, Any]:
+    scores = subject.scores
+    return {"roc": {} if scores is None else against_each(scores, subject.known)}
+
+
+def _chance(subject: Subject) -> dict[str, Any]:
+    drawn = random_circuits(subject.main, FRACTIONS, subject.draws, subject.seed)
+    own = float(subject.main.faithfulness([subject.circuit])[0])
+    return {"random": drawn, "chance": against(own, len(subject.circuit), drawn)}
+
+
+def _completeness(subject: Subject) -> dict[str, Any]:
+    if not subject.circuit:
+        return {"completeness": None}
+    found = completeness(subject.main, subject.circuit, subject.draws, subject.seed)
+    return {"completeness": found}
+
+
+def _minimality(subject: Subject) -> dict[str, Any]:
+    return {"minimality": minimality(subject.main, subject.circuit) if subject.circuit else None}
+
+
+def _stability(subject: Subject) -> dict[str, Any]:
+    scores, size = subject.scores, len(subject.circuit)
+    if scores is None or scores.examples.shape[1] < 2:
+        return {"stability": None}
+    return {"stability": stability(scores, size, seed=subject.seed)}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of an evaluation.
+
+    Args:
+        what: For people.
+        run: Fields of `Evaluation`.
+        circuits: How many circuits it runs, for an estimate of the time that is left.
+    """
+
+    what: str
+    run: Callable[[Subject], dict[str, Any]]
+    circuits: Callable[[Subject], int]
+
+
+def _curve_circuits(subject: Subject) -> int:
+    count = len(subject.main.nodes)
+    others = (len(subject.problems) - 1) * len(coarse_sizes(count, len(subject.circuit)))
+    return len(curve_sizes(count)) + others
+
+
+PHASES: Mapping[str, Phase] = {
+    "faithfulness": Phase(
+        "faithfulness under every ablation", _faithfulness, lambda s: 3 * len(s.problems)
+    ),
+    "curve": Phase("curves of the ranking", _curve, _curve_circuits),
+    "roc": Phase("known circuits", _roc, lambda s: 0),
+    "chance": Phase("random circuits", _chance, lambda s: s.draws * len(FRACTIONS)),
+    "completeness": Phase("completeness", _completeness, lambda s: 2 * s.draws),
+    "minimality": Phase("minimality", _minimality, lambda s: len(s.circuit)),
+    "stability": Phase("stability", _stability, lambda s: 0),
+}
 
 
 def evaluate_run(
@@ -19,13 +162,15 @@ def evaluate_run(
     n: int | None = None,
     parts: Collection[str] = PARTS,
     draws: int = DRAWS,
-) -> Evaluation:
-    """Evaluates a finished run.
+    say: Say = lambda line: None,
+) -> dict[str, Any]:
+    """Evaluates a finished run, and writes and returns `evaluation.json`.
 
     Args:
         load: Loads the specification's model.
         n: How many held-out prompts; None for the task's own number.
         draws: Random circuits of each size.
+        say: Called with a line at every phase.
 
     Raises:
         UnweaveError: Also when the model or the task is not what it was.
@@ -33,30 +178,90 @@ def evaluate_run(
     for part in parts:
         if part not in PARTS:
             raise UnweaveError(f"unknown part {part!r} of an evaluation: {nearest(part, PARTS)}")
+    wanted = [name for name in PHASES if name == "faithfulness" or name in parts]
+    path = run.folder / "evaluation.json"
+    with locked(run.folder):
+        experiment = set_up_again(run, load)
+        settings = _settings(run, experiment, n, draws)
+        record = read_evaluation(path)
+        if record.get("settings") != settings:
+            record = {"settings": settings}
+        done = [name for name in record.get("parts") or () if name in PHASES]
+        missing = [name for name in wanted if name not in done]
+        if len(missing) < len(wanted):
+            say(f"already there: {', '.join(done)}")
+        if missing:
+            subject = _subject(run, experiment, n, draws)
+            for name, found in _run_phases(subject, missing, say):
+                done.append(name)
+                record = {**record, **found, "parts": done}
+                write_json(path, record)
+    return record
+
+
+def set_up_again(run: Run, load: Callable[[Specification], Model]) -> Experiment:
+    """The experiment of a finished run.
+
+    Raises:
+        UnweaveError: When weights or task file changed since: its figures would be of another.
+    """
     how = run.specification
     experiment = Experiment.set_up(how, load(how))
-    _check_same(run, experiment)
-    main = experiment.problem("evaluate", n or how.held_out)
-    problems = {name: experiment.under(main, name) for name in (how.ablation, *ABLATIONS)}
-    return evaluate(
-        main,
-        run.scores if run.scores is not None else list(run.circuit.nodes),
-        [parse(name) for name in run.circuit.nodes],
-        ablations={name: one.ablation for name, one in problems.items() if one is not None},
-        known=experiment.known(),
-        parts=parts,
-        draws=draws,
-        seed=how.seed,
-        about={"task": how.task, "model": how.model, "method": run.circuit.method},
-    )
-
-
-def _check_same(run: Run, experiment: Experiment) -> None:
-    """Raises when weights or task file changed since the run: its figures would be of another."""
-    identity = run.record.get("identity")
-    before = identity.get("fingerprint", {}) if isinstance(identity, dict) else {}
+    identity = run.record.get("identity") or {}
+    before = identity.get("fingerprint") or {}
     for what, now in experiment.fingerprint.items():
         if before.get(what) not in (None, now):
             raise UnweaveError(
                 f"the {what} of {run.folder} changed since the run was made: discover again"
             )
+    return experiment
+
+
+def _settings(run: Run, experiment: Experiment, n: int | None, draws: int) -> dict[str, Any]:
+    """What has to be the same for two parts to stand in one evaluation."""
+    ranking = [] if run.scores is None else run.scores.ranking()
+    named = "\n".join((*run.circuit.nodes, "", *ranking))
+    return plain(
+        {
+            "specification": run.specification.to_dict(),
+            "fingerprint": experiment.fingerprint,
+            "nodes": hashlib.blake2b(named.encode(), digest_size=8).hexdigest(),
+            "prompts": n or run.specification.held_out,
+            "draws": draws,
+        }
+    )
+
+
+def _subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Subject:
+    how = run.specification
+    main = experiment.problem("evaluate", n or how.held_out)
+    known = {str(node): node for node in main.nodes}
+    for name in (*run.circuit.nodes, *(run.scores.sources if run.scores is not None else ())):
+        if name not in known:
+            close = nearest(name, known, f"{len(known)} nodes such as {main.nodes[0]}")
+            raise UnweaveError(f"{run.folder}: {name} is not a node of {how.model}: {close}")
+    problems = {name: experiment.under(main, name) for name in (how.ablation, *ABLATIONS)}
+    return Subject(
+        {name: problem for name, problem in problems.items() if problem is not None},
+        tuple(known[name] for name in run.circuit.nodes),
+        run.scores,
+        experiment.known(),
+        draws,
+        how.seed,
+        {"task": how.task, "model": how.model, "method": run.circuit.method},
+    )
+
+
+def _run_phases(
+    subject: Subject, names: list[str], say: Say
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields each phase's name and what it found; the time left is told from circuits so far."""
+    left = [max(1, PHASES[name].circuits(subject)) for name in names]
+    done, began = 0, time.monotonic()
+    for index, name in enumerate(names):
+        rest = sum(left[index:])
+        seconds = (time.monotonic() - began) / done * rest if done else None
+        told = "" if seconds is None else f", about {seconds:.0f} s left"
+        say(f"[{index + 1}/{len(names)}] {PHASES[name].what} ({left[index]} circuits{told})")
+        yield name, subject.part(**PHASES[name].run(subject))
+        done += left[index]

@@ -1,24 +1,46 @@
-"""Results as JSON files: written whole or not at all, read with an error that names the file."""
+"""Results as files: written whole or not at all, read with an error that names the file."""
 
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from unweave.errors import UnweaveError
 
 
-def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Writes beside the file and renames: a killed run leaves no half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes beside the file and renames: a killed run leaves no half of it.
+
+    Args:
+        write: Writes the file that it is given.
+
+    Raises:
+        UnweaveError: When the disk is full, or the folder cannot be written.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(json.dumps(plain(record), indent=1, ensure_ascii=False) + "\n", "utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(part)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except (OSError, SafetensorError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise UnweaveError(
+            f"cannot write {path}: {reason}; make room or choose another folder, then give the "
+            "same command again"
+        ) from error
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Writes an object whole or not at all, NaN and infinities as null."""
+    told = json.dumps(plain(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_whole(path, lambda part: part.write_text(told, "utf-8"))
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
@@ -36,7 +58,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         raise UnweaveError(f"{path} is not there: expected {what}") from None
     except OSError as error:
         raise UnweaveError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also bytes that are no text, numbers too long
         raise UnweaveError(f"{path} is no JSON ({error}): expected {what}") from error
     if not isinstance(record, dict):
         raise UnweaveError(f"{path} holds a {type(record).__name__}: expected {what}")

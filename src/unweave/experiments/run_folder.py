@@ -11,14 +11,14 @@ Every file is written whole or not at all, so that a run can go on from its fold
 under way its folder is locked.
 """
 
-import fcntl
-import os
+import hashlib
+import json
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -32,12 +32,25 @@ from torch import Tensor
 
 from unweave.circuits import Circuit, Scores
 from unweave.errors import UnweaveError
-from unweave.experiments.files import plain, read_json, write_json
+from unweave.experiments.files import plain, read_json, write_json, write_whole
+from unweave.experiments.locking import check_out, entries, locked
+from unweave.experiments.schema import CIRCUIT, EVALUATION, RUN, check_file
 from unweave.experiments.specification import Specification
+from unweave.sites import parse
 
 SCHEMA = 2
 Json = Mapping[str, Any]
-_LOCK = ".lock"
+_AGAIN = "discover again"
+# What reading a tensor file that somebody else wrote may raise.
+_BROKEN = (
+    OSError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    SafetensorError,
+    UnweaveError,
+)
 
 
 @dataclass(frozen=True)
@@ -46,29 +59,31 @@ class RunFolder:
 
     Args:
         identity: Specification and fingerprint: two runs with the same are the same run.
+        resume: Whether it may hold a run already.
     """
 
     path: Path
     identity: Json
+    resume: bool = False
 
     @staticmethod
     def open(path: Path, identity: Json, resume: bool) -> "RunFolder":
-        """Begins a run in a new or empty folder, or goes on with the one that is there.
+        """A new or empty folder to begin a run in, or one that holds this run.
 
         Raises:
             UnweaveError: When the folder cannot be written, holds something else, or holds a run
                 that is not the same.
         """
-        folder = RunFolder(path, plain(identity))
-        if path.is_dir() and any(name.name != _LOCK for name in path.iterdir()):
-            if not resume:
-                raise UnweaveError(
-                    f"{path} is not empty: add --resume to go on, or choose another --out"
-                )
-            name = "run.json" if (path / "run.json").exists() else "state.json"
-            begun = read_json(path / name, "a run of unweave discover")
-            _check_identity(path, begun.get("identity"), folder.identity)
+        folder = RunFolder(path, plain(identity), resume)
+        folder._check()
         return folder
+
+    def _check(self) -> None:
+        check_out(self.path, self.resume)
+        if entries(self.path):
+            name = "run.json" if (self.path / "run.json").exists() else "state.json"
+            begun = read_json(self.path / name, "a run of unweave discover")
+            _check_identity(self.path, begun.get("identity"), self.identity)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -77,32 +92,12 @@ class RunFolder:
         Raises:
             UnweaveError: When it cannot be made or written, or another process uses it.
         """
-        path, new = self.path / _LOCK, not self.path.exists()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = path.open("w")
-        except OSError as error:
-            raise UnweaveError(
-                f"cannot write into {self.path}: {error.strerror}; choose another folder with --out"
-            ) from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UnweaveError(
-                    f"another run uses {self.path}: wait for it, or choose another --out"
-                ) from error
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-                if new and not any(self.path.iterdir()):
-                    self.path.rmdir()
+        with locked(self.path):
+            self._check()  # again: another process may have been here in between
+            yield
 
     def begin(self) -> None:
         """Claims the folder, once the run is known to be possible."""
-        for part in self.path.glob(".*.part"):
-            part.unlink(missing_ok=True)
         if not (self.path / "state.json").exists():
             self._state({})
 
@@ -110,27 +105,38 @@ class RunFolder:
         """The circuit, once the run is finished."""
         if not (self.path / "run.json").exists():
             return None
-        return Circuit.from_json(read_json(self.path / "circuit.json", "a circuit"))
+        # A process may have died between the last two steps of `finish`.
+        (self.path / "state.json").unlink(missing_ok=True)
+        return read_run(self.path).circuit
 
     def scores(self) -> Scores | None:
-        """The scores, once they are computed."""
-        return read_scores(self.path / "scores.safetensors")
+        """The scores that an interrupted run computed; None when it did not get so far.
+
+        Without the order that the search gave them at its end: it starts from the scores' own.
+        """
+        path = self.path / "scores.safetensors"
+        if not path.exists() or self._saved().get("scores") != _digest(path.read_bytes()):
+            return None
+        scores = read_scores(path)
+        return scores and replace(scores, order=())
 
     def save_scores(self, scores: Scores) -> None:
-        self._whole("scores.safetensors", scores.save)
+        path = self.path / "scores.safetensors"
+        write_whole(path, scores.save)
+        # The state knows which file it goes with: another one is not used.
+        self._state({**self._saved(), "scores": _digest(path.read_bytes())})
 
     def save_patterns(self, patterns: Mapping[str, Tensor]) -> None:
         tensors = {name: value.cpu() for name, value in patterns.items()}
-        self._whole("patterns.safetensors", lambda path: save_file(tensors, path))
+        write_whole(self.path / "patterns.safetensors", lambda path: save_file(tensors, path))
 
     def load(self) -> dict[str, Any] | None:
         """The state of the search of an interrupted run."""
-        state = read_json(self.path / "state.json", "the state of a run")
-        return state.get("search")
+        return self._saved().get("search")
 
     def save(self, state: Json) -> None:
         """Keeps the state of the search."""
-        self._state({"search": state})
+        self._state({**self._saved(), "search": plain(state)})
 
     def finish(self, circuit: Circuit, record: Json) -> None:
         """Writes the circuit and the run's record; with the latter the run is finished."""
@@ -150,17 +156,26 @@ class RunFolder:
         write_json(self.path / "run.json", {**about, **record})
         (self.path / "state.json").unlink(missing_ok=True)
 
-    def _state(self, more: Json) -> None:
-        record = {"schema_version": SCHEMA, "identity": self.identity, **more}
-        write_json(self.path / "state.json", record)
+    def _state(self, saved: Json) -> None:
+        # The checksum finds edits, so that what a search reads is what it wrote.
+        record = {"schema_version": SCHEMA, "identity": self.identity, "saved": saved}
+        write_json(self.path / "state.json", {**record, "checksum": _checksum(saved)})
 
-    def _whole(self, name: str, write: "Callable[[Path], None]") -> None:
-        part = self.path / f".{name}.{os.getpid()}.part"
-        try:
-            write(part)
-            part.replace(self.path / name)
-        finally:
-            part.unlink(missing_ok=True)
+    def _saved(self) -> dict[str, Any]:
+        path = self.path / "state.json"
+        state = read_json(path, "the state of a run")
+        saved = state.get("saved")
+        if not isinstance(saved, dict) or state.get("checksum") != _checksum(saved):
+            raise UnweaveError(f"{path} was changed: delete {self.path}, and {_AGAIN}")
+        return saved
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _checksum(saved: Json) -> str:
+    return _digest(json.dumps(saved, sort_keys=True).encode())
 
 
 def _check_identity(path: Path, old: Any, new: Json) -> None:
@@ -175,28 +190,18 @@ def _check_identity(path: Path, old: Any, new: Json) -> None:
     )
 
 
-def _flat(record: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in record.items() if isinstance(record, Mapping) else ():
-        found |= _flat(value) if isinstance(value, Mapping) else {name: value}
-    return found
+def _flat(identity: Any) -> dict[str, Any]:
+    """Specification, its options, and the hashes of task and weights, each under its own name."""
 
+    def part(record: Any, name: str) -> dict[str, Any]:
+        found = record.get(name) if isinstance(record, Mapping) else None
+        return dict(found) if isinstance(found, Mapping) else {}
 
-def new_folder(task: str, model: str, seed: int, root: Path = Path("runs")) -> Path:
-    """A folder that no other run has, named after the experiment and made at once."""
-    stem = f"{task}-{Path(model).stem}-seed{seed}-{datetime.now(UTC):%Y%m%d-%H%M%S}"[:200]
-    for number in range(1, 1000):
-        path = root / (stem if number == 1 else f"{stem}-{number}")
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UnweaveError(
-                f"cannot write into {root}: {error.strerror}; choose another folder with --out"
-            ) from error
-        return path
-    raise UnweaveError(f"a thousand runs named {stem} are there: choose a folder with --out")
+    specification = part(identity, "specification")
+    hashes = {f"hash of {name}": one for name, one in part(identity, "fingerprint").items()}
+    options = part(specification, "options")
+    specification.pop("options", None)
+    return {**specification, **options, **hashes}
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,10 +233,9 @@ class Run:
         """
         try:
             return Specification.from_dict(self.record["identity"]["specification"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, UnweaveError) as error:
             raise UnweaveError(
-                f"{self.folder / 'run.json'} does not say how the run was made ({error}): discover "
-                "again"
+                f"{self.folder / 'run.json'} does not say how the run was made ({error}): {_AGAIN}"
             ) from error
 
 
@@ -251,22 +255,44 @@ def read_run(folder: Path) -> Run:
             f"{folder / 'run.json'} has schema_version {record.get('schema_version')!r}, this "
             f"unweave reads {SCHEMA}: use the version of unweave that wrote it, or discover again"
         )
-    circuit = folder / "circuit.json"
-    listed = read_json(circuit, "circuit.json of unweave discover")
-    try:
-        found = Circuit.from_json(listed)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UnweaveError(f"{circuit} is broken ({error!r}): discover again") from error
-    evaluation = folder / "evaluation.json"
+    check_file(folder / "run.json", record, RUN, _AGAIN)
+    circuit, listed = _read_circuit(folder / "circuit.json")
     return Run(
         folder,
         record,
-        found,
+        circuit,
         listed,
         read_scores(folder / "scores.safetensors"),
-        read_json(evaluation, "evaluation.json") if evaluation.exists() else {},
+        read_evaluation(folder / "evaluation.json"),
         _patterns(folder / "patterns.safetensors"),
     )
+
+
+def _read_circuit(path: Path) -> tuple[Circuit, dict[str, Any]]:
+    listed = read_json(path, "circuit.json of unweave discover")
+    # An older circuit is an error of its own.
+    if listed.get("schema_version") == Circuit.SCHEMA:
+        check_file(path, listed, CIRCUIT, _AGAIN)
+    try:
+        circuit = Circuit.from_json(listed)
+        for name in circuit.nodes:
+            parse(name)
+    except UnweaveError as error:
+        raise UnweaveError(f"{path} is broken ({error}): {_AGAIN}") from error
+    return circuit, listed
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """What `unweave evaluate` wrote; empty where it did not.
+
+    Raises:
+        UnweaveError: When the file is broken.
+    """
+    if not path.exists():
+        return {}
+    found = read_json(path, "evaluation.json of unweave evaluate")
+    check_file(path, found, EVALUATION, "delete it, and evaluate again")
+    return found
 
 
 def read_scores(path: Path) -> Scores | None:
@@ -278,11 +304,31 @@ def read_scores(path: Path) -> Scores | None:
     if not path.exists():
         return None
     try:
-        return Scores.load(path)
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        scores = Scores.load(path)
+        _check_scores(scores)
+    except (*_BROKEN, UnweaveError) as error:
         raise UnweaveError(
             f"{path} cannot be read ({error}): delete it, and discover again to have scores"
         ) from error
+    return scores
+
+
+def _check_scores(scores: Scores) -> None:
+    """Raises for names and tensors that do not fit each other."""
+    names = {*scores.sources}
+    for name in (*scores.sources, *scores.targets):
+        parse(name)
+    if len(names) != len(scores.sources):
+        raise ValueError("a source is named twice")
+    if scores.order and {*scores.order} != names:
+        raise ValueError("the order does not name every source once")
+    count, targets = len(scores.sources), len(scores.targets)
+    if scores.values.ndim != 1 or scores.examples.shape[:1] != (count,):
+        raise ValueError(f"values for {count} sources have another shape")
+    if scores.examples.ndim != 2 or not scores.examples.is_floating_point():
+        raise ValueError("scores of examples are not a matrix of numbers")
+    if any(matrix.shape != (count, targets) for matrix in scores.pairs.values()):
+        raise ValueError(f"relevance of pairs is not {count} × {targets}")
 
 
 def _patterns(path: Path) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from unweave.experiments.files import read_json
+from unweave.experiments.compare import read_comparison
 from unweave.experiments.run_folder import Json, Run, read_run
 
 
@@ -100,7 +100,7 @@ def read_shown(folder: Path, comparison: Json | None = None) -> ShownRun:
     run = ShownRun(**{one.name: getattr(found, one.name) for one in fields(found)})
     if comparison is None:
         own = folder / "compare.json"
-        comparison = read_json(own, "compare.json as unweave writes it") if own.exists() else {}
+        comparison = read_comparison(own) if own.exists() else {}
     return run if not comparison else _with_comparison(run, comparison)
 
 

@@ -21,7 +21,7 @@ from plotly.offline import get_plotlyjs
 
 from unweave import __version__
 from unweave.errors import UnweaveError
-from unweave.experiments.files import read_json
+from unweave.experiments.compare import read_comparison
 from unweave.report.data import Room, page_data
 from unweave.report.folder import ShownRun, read_shown
 
@@ -84,7 +84,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
         UnweaveError: When a folder is no run, or the page cannot be written.
     """
     compared = [folder for folder in folders if is_comparison(folder)]
-    comparison = read_json(compared[-1] / "compare.json", "compare.json") if compared else None
+    comparison = read_comparison(compared[-1] / "compare.json") if compared else None
     runs = [read_shown(folder, comparison) for folder in folders if folder not in compared]
     if not runs:
         raise UnweaveError("no run to show: name a folder that unweave discover wrote")
