@@ -23,7 +23,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from unweave.ablations.of_task import task_ablation
+from unweave.ablations.kind import task_ablation
 from unweave.behaviours.file import find_task
 from unweave.behaviours.synthetic.known_roles import ROLES, Known, known_roles
 from unweave.behaviours.task import Task, made
