@@ -8,6 +8,7 @@ import pytest
 import torch
 from oracles.patched import patched
 from torch import Tensor
+from unweave.testing.method import tiny_problem
 
 from unweave.ablation import counterfactual
 from unweave.decomposition.api import relevance
@@ -22,7 +23,6 @@ from unweave.patching.circuits import repeat_inputs
 from unweave.patching.edges import EdgePatch, run_edges
 from unweave.scores.problem import Problem
 from unweave.sites import Point, parse
-from unweave.testing.method import tiny_problem
 
 FAMILIES = [("gpt2", None), ("llama", None), ("qwen3", None), ("gpt_neox", "parallel")]
 

@@ -29,7 +29,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "seed": (int,),
     "options": (dict,),
 }
-SEARCH_PROMPTS = 96  # to search on, unless the task has more or the user asks for another number
+SEARCH_PROMPTS = 64  # to search on, unless the task has more or the user asks for another number
 ABLATIONS = ("mean", "counterfactual", "zero")
 
 

@@ -59,7 +59,7 @@ class Settings:
         rounding: A smaller difference in loss may be float32's.
     """
 
-    few: int = 24
+    few: int = 64
     tried: int = 4
     blocks: tuple[int, ...] = (4, 8)
     good: float = 0.2
@@ -416,14 +416,14 @@ searches.register("eliminate")(
         find,
         {
             "most_prompts": Option(
-                384, "prompts that the search may take while its check does not hold", low=1
+                256, "prompts that the search may take while its check does not hold", low=1
             ),
             "pool": Option(0.33, "share of the nodes that joins in a round", low=0.0, high=1.0),
             "price": PRICE,
             "max_size": MAX_SIZE,
             "tolerance": Option(0.05, "|1 − faithfulness| that is near enough", low=0.0),
             "precision": Option(
-                0.06, "half of the 95% interval on check prompts that is precise enough", low=0.0
+                0.05, "half of the 95% interval on check prompts that is precise enough", low=0.0
             ),
             "rounds": Option(3, "rounds at most", low=1),
             "order": Option(

@@ -153,7 +153,7 @@ class Search:
 
 
 # Options that several searches have.
-PRICE = Option(0.005, "faithfulness that one more node must be worth", low=0.0, high=1.0)
+PRICE = Option(0.01, "faithfulness that one more node must be worth", low=0.0, high=1.0)
 MAX_SIZE = Option(0, "largest circuit to return; 0 for no limit", low=0)
 
 searches: Registry[Search] = Registry("search", "unweave.search")
