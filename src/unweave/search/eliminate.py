@@ -1,9 +1,8 @@
 """Eliminate: from a pool of high scores down to the smallest circuit that is worth its price.
 
-1. The best third of the nodes by score join. 2. On few prompts, blocks of those that do least
-leave, as long as that costs nothing. 3. On many prompts, one or two nodes at a time, always what is
-missed least; every circuit on the way is kept, so that sizes can be weighed against losses. 4. The
-circuit with the smallest `loss + price·size` is polished by single changes. 5. It is checked on
+1. The best third of the nodes by score join. 2. Blocks of those that do least leave, as long as
+that costs nothing. 3. One or two nodes leave at a time, always what is missed least; every circuit
+on the way is kept, so that sizes can be weighed against losses. 4. The circuit with the smallest `loss + price·size` is polished by single changes. 5. It is checked on
 prompts that the search did not use: if it is not faithful there, or the figure is not precise, the
 search takes more prompts and polishes on. 6. If it is not faithful where it was found either, the
 next best nodes join and it goes on. 7. The others follow in the order in which they left, or so
@@ -48,7 +47,6 @@ class Settings:
     """Constants of elimination; docs/rules.md has the study behind each.
 
     Args:
-        few: Prompts on which blocks leave.
         tried: How many nodes an estimate proposes for leaving.
         blocks: One node in this many leaves at once, the larger block first.
         good: A block may leave if its nodes are worth no more than their price, or the loss stays
@@ -59,7 +57,6 @@ class Settings:
         rounding: A smaller difference in loss may be float32's.
     """
 
-    few: int = 64
     tried: int = 4
     blocks: tuple[int, ...] = (4, 8)
     good: float = 0.2
@@ -117,6 +114,11 @@ class _Run:
     @property
     def own(self) -> int:
         return len(self.problem.batch)
+
+    @property
+    def start(self) -> int:
+        """Prompts of the way down."""
+        return min(self.options["start"], self.own)
 
     @property
     def most(self) -> int:
@@ -210,10 +212,10 @@ def _descend(run: _Run, joined: tuple[Site, ...]) -> None:
     nodes = tuple(node for node in joined if str(node) not in gone)
     with progress("Searching for the circuit", len(joined)) as advance:
         advance(len(gone))
-        for prompts, blocks in ((min(SETTINGS.few, run.own), True), (run.own, False)):
+        problem = run.on(run.start)
+        for blocks in (True, False):
             if blocks and any(not step.blocks for step in state.steps):
                 continue  # an interrupted search was past them
-            problem = run.on(prompts)
             descent = Descent(problem, Loss.of(problem), options["price"], blocks)
             while step := descent.next(nodes, state.steps):
                 state.steps.append(step)
@@ -296,7 +298,7 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
     while True:
         if state.prompts and (state.prompts >= run.most or _holds(run, state)):
             return tuple(map(parse, state.circuit))
-        wider = min(run.most, 2 * state.prompts or run.own)
+        wider = min(run.most, 2 * state.prompts or run.start)
         problem, own = run.on(wider), set(state.circuit)
         left = [node for node in order if str(node) not in own]
         circuit = tuple(map(parse, state.circuit))
@@ -415,6 +417,7 @@ searches.register("eliminate")(
         "drops what is missed least, then keeps the circuit that is worth its price",
         find,
         {
+            "start": Option(32, "prompts on which the way down is searched", low=1),
             "most_prompts": Option(
                 256, "prompts that the search may take while its check does not hold", low=1
             ),
