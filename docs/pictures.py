@@ -1,6 +1,6 @@
 """Pictures of README and the site, drawn from a run folder.
 
-    unweave discover ioi --out runs/ioi && unweave evaluate runs/ioi
+    unweave discover ioi -o pairs=true --out runs/ioi
     python docs/pictures.py runs/ioi
 
 writes docs/pictures/circuit.svg (the circuit over its prompt) and, where chromium is installed,

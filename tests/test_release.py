@@ -62,7 +62,16 @@ def test_every_dependency_has_a_lower_bound_that_make_test_oldest_takes():
     ).stdout.split()
     names = [re.match(r"[\w-]+", requirement)[0] for requirement in PROJECT["dependencies"]]
     assert [line.partition("==")[0] for line in printed] == names
-    assert "torch==2.5" in printed
+    assert "torch==2.6" in printed
+
+
+def test_every_dependency_and_extra_has_its_reason_in_the_readme():
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Dependencies")[2]
+    table, _, extras = text.partition("Extras:")
+    listed = [row.split("|")[1].strip() for row in table.splitlines() if row.startswith("| ")]
+    packages = {name for row in listed[1:] for name in row.split(", ")}
+    assert packages == {re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]}
+    assert all(f"`{extra}`" in extras for extra in PROJECT["optional-dependencies"])
 
 
 def test_files_for_github_are_yaml_and_cover_every_python():
