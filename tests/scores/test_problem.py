@@ -131,11 +131,13 @@ def test_the_whole_model_is_transformers_own(family, granularity):
         logits = oracle(inputs.tokens[: len(problem.batch)]).logits
     readout = problem.batch.readout
     metric = readout.measure(logits[torch.arange(len(problem.batch)), readout.read])
-    assert (problem.reference.full - metric).abs().max() < 1e-10
+    # transformers turns queries and keys by angles in float32.
+    assert (problem.reference.full - metric).abs().max() < 1e-5
     named = [n for n in problem.nodes if n.position != OTHER]
     if granularity == "head@position":  # what no node of a circuit names is ablated
-        assert (problem.metric([named])[0] - metric).abs().max() > 1e-6
-    assert (problem.metric([problem.nodes])[0] - metric).abs().max() < 1e-10
+        assert (problem.metric([named])[0] - metric).abs().max() > 1e-3
+    everything = problem.metric([problem.nodes])[0]
+    assert (everything - problem.reference.full).abs().max() < 1e-12
 
 
 def test_named_positions_alone_are_not_the_wired_circuit():
