@@ -58,7 +58,7 @@ def test_top_weighs_size_against_loss(family, price):
     scores = registered["patching"].run(problem)
     order = sorted(scores.sources, key=lambda name: -abs(scores[name]))
     loss, costs = Loss.of(problem), {}
-    for size in (size for size in _SIZES if size <= len(order)):
+    for size in sorted({min(size, len(order)) for size in _SIZES}):
         circuit = tuple(map(parse, order[:size]))
         costs[size] = float(loss(problem.metric([circuit]))[0]) + price * size
     best = min(costs, key=lambda size: costs[size])
