@@ -128,6 +128,7 @@ def test_the_whole_model_is_transformers_own(family, granularity):
     oracle = build(tiny[next(iter(tiny))], torch.float64)
     inputs = random_inputs(oracle.config, LENGTH, dtype=torch.float64, seed=0)
     with torch.no_grad():
+        assert inputs.tokens is not None
         logits = oracle(inputs.tokens[: len(problem.batch)]).logits
     readout = problem.batch.readout
     metric = readout.measure(logits[torch.arange(len(problem.batch)), readout.read])
