@@ -1,75 +1,100 @@
 """How well each method finds circuits that are known by construction: rank AUC over all nodes.
 
-    python benchmarks/ground_truth.py [--prompts 32]
+    python benchmarks/ground_truth.py [--prompts 32] [--models wired-induction …]
 
-Two hand-wired attention-only models and four programs compiled with tracr (skipped without it),
-under each ablation. "sweep" is one pass of the decomposition with a rule set and no search.
+Hand-wired attention-only models and four programs compiled with tracr (skipped without it), under
+each ablation. The first table rates scores alone, the second what methods (score and search) find.
 """
 
 import argparse
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from unweave.behaviours.file import find_task
 from unweave.behaviours.task import synthetic_tasks
-from unweave.decomposition.api import relevance
+from unweave.circuits import Scores
 from unweave.errors import UnweaveError
-from unweave.evaluation.faithfulness import ABLATIONS, faithfulness_of
 from unweave.evaluation.roc import roc
-from unweave.experiments.comparison_cells import Budget, Setting
+from unweave.experiments.methods import METHODS, Method
+from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.model.loading import load
 from unweave.model.synthetic import tracr_programs
+from unweave.options import Options
 from unweave.progress import silent
-from unweave.scores.problem import Problem, methods
+from unweave.scores.problem import Problem
+from unweave.scores.score import scores as registered
+from unweave.search.search import searches
+from unweave.sites import Site
 
-RULES = ("removal", "paper")
+SCORES: dict[str, tuple[str, Options]] = {
+    "removal": ("decomposition", {"rules": "removal", "prompts": 1.0}),
+    "paper": ("decomposition", {"rules": "paper", "prompts": 1.0}),
+    **{name: (name, {}) for name in ("patching", "eap", "eap-ig", "relp", "random")},
+}
 
 
-def aucs(problem: Problem, known) -> list[str]:
-    """One figure for each rule set and method, in the order of the table."""
-    found = []
-    nodes, ablation = list(problem.nodes), problem.ablation
-    for rules in RULES:
-        scores = relevance(
-            problem.model, problem.batch, nodes, rules=rules, ablation=ablation, pairs=()
-        )
-        found.append(roc(scores, known).auc)
-    for name in methods:
-        try:
-            found.append(roc(methods[name].run(problem), known).auc)
-        except UnweaveError:
-            found.append(None)
-    return ["–" if auc is None else f"{auc:.2f}" for auc in found]
+def shown(auc: float | None) -> str:
+    return "–" if auc is None else f"{auc:.2f}"
+
+
+def of_score(problem: Problem, known: Collection[Site], name: str) -> str:
+    score, options = SCORES[name]
+    try:
+        return shown(roc(registered[score].run(problem, options), known).auc)
+    except UnweaveError:
+        return "–"
+
+
+def of_method(problem: Problem, known: Collection[Site], method: Method) -> str:
+    """Rank AUC of the ranking; how many of the known nodes the circuit has, of its own size."""
+    try:
+        scores: Scores = registered[method.score].run(problem, method.filled_score())
+        found = searches[method.search].run(problem, scores, method.filled_search())
+    except UnweaveError:
+        return "–"
+    auc = roc(replace(scores, order=found.ranking), known).auc
+    hits = len({site.at(None) for site in found.sites} & set(known))
+    return f"{shown(auc)} {hits}/{len(found.circuit)}"
+
+
+def table(title: str, columns: Sequence[str]) -> Table:
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for heading in ("model", "ablation", "nodes", "f", *columns):
+        made.add_column(heading, no_wrap=True, justify="left" if heading == "model" else "right")
+    return made
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--prompts", type=int, default=32)
-    prompts = parser.parse_args().prompts
-    table = Table(
-        title="Rank AUC over all nodes against the circuit that was built in",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-    )
-    headings = ["model", "ablation", "nodes", "f", *(f"sweep,\n{name}" for name in RULES), *methods]
-    for heading in headings:
-        table.add_column(heading, no_wrap=True, justify="left" if heading == "model" else "right")
+    parser.add_argument("--models", nargs="+", default=list(synthetic_tasks))
+    options = parser.parse_args()
+    by_score = table("Rank AUC of scores against the circuit that was built in", list(SCORES))
+    by_method = table("Rank AUC of methods, and known nodes in the circuit/its size", list(METHODS))
     with silent():
-        for name in synthetic_tasks:
+        for name in options.models:
             if name.startswith("tracr:") and not tracr_programs.available():
                 print(f'{name}: skipped, tracr is not installed (pip install "unweave[tracr]")')
                 continue
-            model, task = load(name), find_task(name)
+            model = load(name)
             for ablation in ABLATIONS:
-                setting = Setting(task, model, 0, Budget(ablation, prompts, prompts, "heads+mlps"))
-                problem, known = setting.discover, setting.known["published"]
-                faithful = float(faithfulness_of(problem, [known])[0])
-                size = f"{len(known)} of {len(problem.nodes)}"
-                table.add_row(name, ablation, size, f"{faithful:.2f}", *aucs(problem, known))
-    table.caption = "f: faithfulness of the known circuit itself"
-    Console(width=140).print(table)
+                specification = Specification(
+                    name, name, ablation=ablation, prompts=options.prompts, mlps=True
+                )
+                experiment = Experiment.set_up(specification, model)
+                problem, known = experiment.discovery, experiment.known()["published"]
+                faithful = float(problem.faithfulness([known])[0])
+                row = (name, ablation, f"{len(known)}/{len(problem.nodes)}", f"{faithful:.2f}")
+                by_score.add_row(*row, *(of_score(problem, known, one) for one in SCORES))
+                methods = METHODS.values()
+                by_method.add_row(*row, *(of_method(problem, known, one) for one in methods))
+    by_method.caption = "f: faithfulness of the known circuit itself"
+    console = Console(width=150)
+    console.print(by_score)
+    console.print(by_method)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Cost of the methods, as multiples of a plain transformers forward pass of the same batch.
+"""Cost of the scores, as multiples of a plain transformers forward pass of the same batch.
 
     python benchmarks/methods.py
 
 GPT-2-small shape with random weights, 4 prompts × 16 tokens, 2 CPU threads; counterfactual
-ablation, its forward pass counted with each method. Everything is timed in turn in one run, a
+ablation, its forward pass counted with each score. Everything is timed in turn in one run, a
 forward pass before each, so that a busy machine slows all alike; figures are medians of ratios.
 """
 
@@ -21,7 +21,8 @@ from unweave.graph import graph_of, graph_points
 from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.loading import from_transformers
 from unweave.model.model import Model
-from unweave.scores.problem import Problem, methods
+from unweave.scores.problem import Problem
+from unweave.scores.score import scores
 from unweave.sites import Point
 
 BATCH, LENGTH = 4, 16
@@ -67,17 +68,17 @@ def main() -> None:
 
     ready = problem(graph_points(model))
     calls: dict[str, tuple[Callable[[], object], float]] = {
-        "EAP, 156 nodes": (lambda: methods["eap"].run(problem(ready.points)), 6),
+        "EAP, 156 nodes": (lambda: scores["eap"].run(problem(ready.points)), 6),
         f"EAP, {len(graph.edges)} edges": (
-            lambda: methods["eap"].run_edges(problem(graph_points(model))),
+            lambda: scores["eap"].run_edges(problem(graph_points(model))),
             10,
         ),
-        "EAP-IG, 5 steps, nodes": (lambda: methods["eap-ig"].run(problem(ready.points)), 25),
+        "EAP-IG, 5 steps, nodes": (lambda: scores["eap-ig"].run(problem(ready.points)), 25),
         "EAP-IG, 5 steps, edges": (
-            lambda: methods["eap-ig"].run_edges(problem(graph_points(model))),
+            lambda: scores["eap-ig"].run_edges(problem(graph_points(model))),
             25,
         ),
-        "RelP, nodes": (lambda: methods["relp"].run(problem(ready.points)), 6),
+        "RelP, nodes": (lambda: scores["relp"].run(problem(ready.points)), 6),
         "one circuit of 30 nodes": (lambda: ready.metric([nodes[:30]]), 1.5),
     }
 

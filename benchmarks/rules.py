@@ -5,7 +5,7 @@
     python benchmarks/rules.py --show rules*.json                       # tables of means
 
 For every task and seed: one-pass scores by each rule set, scores of the peers (EAP, EAP-IG, exact
-patching, random), and Algorithm 1 with each refinement, all as CMD and k95 on held-out prompts.
+patching, random), and searches behind them, all as CMD and k95 on held-out prompts.
 Seeds 0–2, 50–52 and from 100 on are for choosing; those that are reported draw other prompts.
 """
 
@@ -21,19 +21,21 @@ from typing import Any
 
 import torch
 
-from unweave.behaviours.task import tasks
 from unweave.circuits import Scores
 from unweave.decomposition.api import relevance
 from unweave.decomposition.rules import attention_frozen, attention_removal
 from unweave.decomposition.ruleset import RuleSet, find_rules
 from unweave.errors import UnweaveError
 from unweave.evaluation.curves import faithfulness_curve
-from unweave.experiments.specification import Plan, set_up
+from unweave.experiments.methods import find_method
+from unweave.experiments.specification import Experiment, Specification
 from unweave.model.loading import load
 from unweave.model.model import Model
 from unweave.model.weights import Linear
-from unweave.scores import cdt
-from unweave.scores.problem import Problem, methods
+from unweave.scores.problem import Problem
+from unweave.scores.score import scores as registered
+from unweave.search.algorithm1 import relevance_to
+from unweave.search.search import searches
 from unweave.sites import Site, parse
 
 
@@ -97,23 +99,20 @@ SETS = """
     paper, attention=removal, gate=half, clamp=none
 """
 READ_OTHERWISE = ("removal", "paper")  # also ranked by signed and by normalised scores
-SEARCHES: dict[str, dict[str, Any]] = {
-    "cdt (default)": {},
-    "cdt, swept on all prompts": {"sweep": 1.0},
-    "cdt, pool of a sixth": {"select": "fraction:0.17"},
-    "cdt, greedy refinement": {"refine": "greedy"},
-    "cdt, one round, no refinement": {
-        "refine": "none",
-        "select": "percentile:95",
-        "iterations": 1,
-    },
-    "cdt, three rounds, no refinement": {"refine": "none", "select": "percentile:95"},
-    "cdt, paper rules": {"rules": "paper"},
-    "cdt, paper rules, greedy, percentile 95": {
-        "rules": "paper",
-        "refine": "greedy",
-        "select": "percentile:95",
-    },
+# By label: a method, and options that differ from its own.
+SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
+    "cdt (default)": ("cdt", {}),
+    "cdt, swept on all prompts": ("cdt", {"prompts": 1.0}),
+    "cdt, pool of a sixth": ("cdt", {"pool": 0.17}),
+    "cdt, nodes outside as they left": ("cdt", {"order": "left"}),
+    "cdt, paper rules": ("cdt", {"rules": "paper"}),
+    "eap, eliminate": ("eap+eliminate", {}),
+    "eap-ig, eliminate": ("eap-ig+eliminate", {}),
+    "removal, top": ("decomposition+top", {}),
+    "cdt-paper": ("cdt-paper", {}),
+    "cdt-paper, one round": ("cdt-paper", {"rounds": 1}),
+    "cdt-paper, no pruning": ("cdt-paper", {"prune": False}),
+    "cdt-paper, removal rules": ("cdt-paper", {"rules": "removal"}),
 }
 PEERS = ("eap", "eap-ig", "relp", "random")
 PATCHING = "exact patching"
@@ -150,24 +149,23 @@ def sets_for(model: Model, linear_metric: bool) -> list[str]:
     return [text for text in sets if not changed(text) & missing]
 
 
-def score(find: Problem, rules: RuleSet, normalise: bool = False) -> Scores:
+def score(problem: Problem, rules: RuleSet) -> Scores:
     return relevance(
-        find.model,
-        find.batch,
-        list(find.nodes),
+        problem.model,
+        problem.batch,
+        list(problem.nodes),
         rules=rules,
-        ablation=find.ablation,
+        ablation=problem.ablation,
         pairs=(),
-        normalise=normalise,
     )
 
 
-def one_pass(find: Problem) -> Iterator[tuple[str, list[Site] | str, float]]:
+def one_pass(problem: Problem) -> Iterator[tuple[str, list[Site] | str, float]]:
     """Label, ranking (or why there is none) and seconds, for every set and reading."""
-    for text in sets_for(find.model, find.batch.readout.metric.linear):
+    for text in sets_for(problem.model, problem.batch.readout.metric.linear):
         began, rules = time.perf_counter(), rule_set(text)
         try:
-            scores = score(find, rules)
+            scores = score(problem, rules)
         except UnweaveError as error:
             yield text, str(error), time.perf_counter() - began
             continue
@@ -175,41 +173,42 @@ def one_pass(find: Problem) -> Iterator[tuple[str, list[Site] | str, float]]:
         yield text, [parse(site) for site in scores.ranking()], seconds
         if text in READ_OTHERWISE:
             order = scores.values.argsort(descending=True).tolist()
-            yield f"{text}: signed", [find.nodes[i] for i in order], seconds
-            ranked = score(find, rules, normalise=True).ranking()
-            yield f"{text}: per layer", [parse(site) for site in ranked], seconds
+            yield f"{text}: signed", [problem.nodes[i] for i in order], seconds
+            values = relevance_to(scores, ("logits",), {"normalise": True})
+            order = values.abs().argsort(descending=True).tolist()
+            yield f"{text}: per layer", [problem.nodes[i] for i in order], seconds
 
 
-def peers(find: Problem) -> Iterator[tuple[str, list[Site], float]]:
+def peers(problem: Problem) -> Iterator[tuple[str, list[Site], float]]:
     for label in (*PEERS, PATCHING):
         began = time.perf_counter()
-        exact = label == PATCHING
-        scores = score(find, find_rules("removal")) if exact else methods[label].run(find)
+        scores = registered["patching" if label == PATCHING else label].run(problem)
         yield label, [parse(site) for site in scores.ranking()], time.perf_counter() - began
 
 
-def beaten(judge: Problem, order: Sequence[Site], draws: int = 10) -> dict[str, float]:
+def beaten(held_out: Problem, order: Sequence[Site], draws: int = 10) -> dict[str, float]:
     """Share of random circuits that the first nodes beat in closeness to 1, by size."""
     rng, shares = Random(0), {}
     for percent in (10, 20, 30, 40, 50, 60):
-        size = max(1, len(judge.nodes) * percent // 100)
-        random = [tuple(rng.sample(judge.nodes, size)) for _ in range(draws)]
-        found = (1 - judge.faithfulness([tuple(order[:size]), *random])).abs()
+        size = max(1, len(held_out.nodes) * percent // 100)
+        random = [tuple(rng.sample(held_out.nodes, size)) for _ in range(draws)]
+        found = (1 - held_out.faithfulness([tuple(order[:size]), *random])).abs()
         shares[str(percent)] = float((found[0] < found[1:]).float().mean())
     return shares
 
 
 def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> list[dict]:
-    plan = Plan(
+    specification = Specification(
         name,
         model.name,
         seed=seed,
-        discover=options.prompts,
-        evaluate=options.held_out,
+        prompts=options.prompts,
+        held_out=options.held_out,
         ablation=options.ablation,
     )
-    stage = set_up(plan, model, tasks[name])
-    find, judge, rows, orders = stage.find, stage.judge, [], {}
+    experiment = Experiment.set_up(specification, model)
+    discovery, held_out = experiment.discovery, experiment.held_out
+    rows, orders = [], {}
 
     def add(label: str, kind: str, order: "list[Site] | str", seconds: float, **more: Any) -> None:
         row = {"task": name, "seed": seed, "label": label, "kind": kind, "seconds": seconds, **more}
@@ -218,7 +217,7 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
             seen = order
         else:
             orders[label] = order
-            curve = faithfulness_curve(judge, order)
+            curve = faithfulness_curve(held_out, order)
             row |= {"cmd": curve.cmd, "cpr": curve.cpr, "k95": curve.first(0.95)}
             row |= {"sizes": curve.sizes, "faithfulness": curve.faithfulness}
             seen = f"CMD {curve.cmd:.3f}  k95 {row['k95']!s:>4}  {seconds:6.1f} s"
@@ -226,22 +225,21 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
         print(f"{name:13s} {seed:3d} {label:48s} {seen}", flush=True)
 
     if "one-pass" in options.parts:
-        for label, order, seconds in one_pass(find):
+        for label, order, seconds in one_pass(discovery):
             add(label, "one pass", order, seconds)
-    for label, order, seconds in peers(find):
+    for label, order, seconds in peers(discovery):
         add(label, "peer", order, seconds)
     chosen = SEARCHES if "searches" in options.parts else {}
-    chosen = {"cdt (default)": {}} | chosen if "default" in options.parts else chosen
-    for label, changes in chosen.items():
+    chosen = {"cdt (default)": ("cdt", {})} | chosen if "default" in options.parts else chosen
+    for label, (name_of_method, changes) in chosen.items():
         began = time.perf_counter()
-        settings = methods["cdt"].checked(changes)
-        scores = cdt.sweep(find, settings)
-        found = cdt.search(find, scores, settings)
+        method = find_method(name_of_method).with_options(changes)
+        scores = registered[method.score].run(discovery, method.filled_score())
+        found = searches[method.search].run(discovery, scores, method.filled_search())
         seconds = time.perf_counter() - began
-        order = [parse(site) for site in cdt.ranking(scores, found)]
-        circuit = tuple(parse(site) for site in found.rounds[-1].circuit)
+        order, circuit = [parse(site) for site in found.ranking], found.sites
         same = {peer: tuple(orders[peer][: len(circuit)]) for peer in (*PEERS, PATCHING)}
-        ours, *theirs = judge.faithfulness([circuit, *same.values()]).tolist()
+        ours, *theirs = held_out.faithfulness([circuit, *same.values()]).tolist()
         more: dict[str, Any] = {
             "size": len(circuit),
             "faithfulness_of_circuit": ours,
@@ -249,7 +247,7 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
             "circuit": list(map(str, circuit)),
         }
         if label == "cdt (default)":
-            more["beaten"] = beaten(judge, order)
+            more["beaten"] = beaten(held_out, order)
         add(label, "search", order, seconds, **more)
         listed = ", ".join(f"{k} {v:.3f}" for k, v in more["same_size"].items())
         print(f"{'':18s} {len(circuit)} nodes, f {ours:.3f}; same size: {listed}", flush=True)

@@ -1,6 +1,5 @@
 """The package's outer shell: what importing costs, public names, and how the command line fails."""
 
-import importlib
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -61,23 +60,6 @@ def test_public_names_resolve(name):
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'unweave' has no attribute 'loda'"):
         _ = unweave.loda
-
-
-def test_folder_does_not_hide_public_name_of_same_spelling(monkeypatch, tmp_path):
-    folder = tmp_path / "wanted"
-    folder.mkdir()
-    (folder / "__init__.py").write_text("")
-    (folder / "home.py").write_text("def wanted():\n    return 'the function'\n")
-    monkeypatch.setattr(unweave, "__path__", [*unweave.__path__, str(tmp_path)])
-    monkeypatch.setitem(unweave._HOME, "wanted", "unweave.wanted.home")
-    try:
-        importlib.import_module("unweave.wanted")
-        assert unweave.wanted() == "the function"
-        assert importlib.import_module("unweave.wanted.home").wanted is unweave.wanted
-    finally:
-        vars(unweave).pop("wanted", None)
-        for module in ("unweave.wanted", "unweave.wanted.home"):
-            sys.modules.pop(module, None)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from unweave.attribution.attribute import attribute
     from unweave.batch import Batch, Readout
     from unweave.behaviours.prompt import Prompt
-    from unweave.behaviours.task import Task, task, tasks
+    from unweave.behaviours.task import KnownCircuit, Task, task, tasks
     from unweave.circuits import Circuit, EdgeScores, Scores
     from unweave.decomposition.api import decompose, relevance
     from unweave.decomposition.ruleset import RuleSet
@@ -40,6 +40,7 @@ _HOME = {
     "Estimate": "unweave.estimates",
     "Evaluation": "unweave.evaluation.api",
     "Finding": "unweave.search.search",
+    "KnownCircuit": "unweave.behaviours.task",
     "LOGIT_DIFFERENCE": "unweave.metrics",
     "MARGIN": "unweave.metrics",
     "Metric": "unweave.metrics",
@@ -78,6 +79,7 @@ __all__ = [
     "Estimate",
     "Evaluation",
     "Finding",
+    "KnownCircuit",
     "Metric",
     "Model",
     "Problem",

@@ -44,12 +44,12 @@ def test_a_share_by_hand():
     ]
     deltas = [wide[Point("embed")], *heads, wide[Point("mlp", 0)]]
     # Everything that was written is what the stream holds beyond the counterfactual's.
-    assert (sum(deltas) - wide[Point("resid", 1)]).abs().max() < 1e-12
+    assert (torch.stack(deltas).sum(0) - wide[Point("resid", 1)]).abs().max() < 1e-12
     x, pre = clean[Point("resid", 1)], model.network.body.blocks[1].branches[0].pre
     scale = pre.weight / (x.var(-1, correction=0, keepdim=True) + pre.eps).sqrt()
     weight = model.network.body.blocks[1].attention.k.matrix[12:18]
     keys = [((d - d.mean(-1, keepdim=True)) * scale) @ weight.T for d in deltas]
-    whole = sum(keys)
+    whole = torch.stack(keys).sum(0)
     expected = torch.stack([(k * whole).sum((1, 2)) / (whole**2).sum((1, 2)) for k in keys])
     scores = feeds(model, batch, problem.ablation, "a1.h2<k>")
     assert (scores.examples - expected).abs().max() < 1e-12

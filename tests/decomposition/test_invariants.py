@@ -8,6 +8,7 @@ import functools
 import re
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 
 import pytest
 import torch
@@ -36,7 +37,7 @@ from unweave.decomposition.memory import memory_budget
 from unweave.errors import UnweaveError
 from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, PROBABILITY_DIFFERENCE
 from unweave.model.program import Inputs
-from unweave.model.weights import Activation, Linear, Network, Norm
+from unweave.model.weights import Activation, Linear, Mlp, Network, Norm
 from unweave.sites import Point, Site, parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:target .* lies upstream")
@@ -352,11 +353,11 @@ def _records(x: object):
     if isinstance(x, tuple):
         for item in x:
             yield from _records(item)
-    elif hasattr(x, "__dataclass_fields__"):
+    elif is_dataclass(x):
         yield x
-        for field in x.__dataclass_fields__:
-            if field != "embedding":  # what comes before the first site
-                yield from _records(getattr(x, field))
+        for field in fields(x):
+            if field.name != "embedding":  # what comes before the first site
+                yield from _records(getattr(x, field.name))
 
 
 def conserves(network: Network, rules: str) -> bool:
@@ -371,7 +372,7 @@ def conserves(network: Network, rules: str) -> bool:
     records = list(_records(network))
     biased = any(x.bias is not None for x in records if isinstance(x, Linear | Norm))
     bare = [b.body for s in _stacks(network) for k in s.blocks for b in k.branches]
-    slopes = {m.activation.name for m in bare if getattr(m, "gate", 0) is None}
+    slopes = {m.activation.name for m in bare if isinstance(m, Mlp) and m.gate is None}
     slopes |= {x.name for x in network.head.steps if isinstance(x, Activation)}
     return not biased and (rules != "linear" or slopes <= {"relu"})
 

@@ -2,22 +2,21 @@
 
 import pytest
 
-from unweave.behaviours.file import find_task
-from unweave.experiments.comparison_cells import Budget, Setting
+from unweave.experiments.specification import Experiment, Specification
 from unweave.model.loading import load
 from unweave.scores.problem import Problem
 from unweave.sites import Site, parse
 
 
 @pytest.fixture(scope="session")
-def setting() -> Setting:
+def experiment() -> Experiment:
     name = "wired-induction"
-    return Setting(find_task(name), load(name), 0, Budget("mean", 16, 16))
+    return Experiment.set_up(Specification(name, name, prompts=16, held_out=16), load(name))
 
 
 @pytest.fixture(scope="session")
-def problem(setting) -> Problem:
-    return setting.held_out["mean"]
+def problem(experiment) -> Problem:
+    return experiment.held_out
 
 
 @pytest.fixture(scope="session")

@@ -7,18 +7,19 @@ import pytest
 from unweave.errors import UnweaveError
 from unweave.evaluation.api import PARTS, evaluate
 from unweave.experiments.files import plain, read_json, write_json
-from unweave.scores.problem import methods
+from unweave.scores.score import scores as registered
 
 
 @pytest.fixture(scope="module")
-def scores(setting):
-    return methods["patching"].run(setting.discover)
+def scores(experiment):
+    return registered["patching"].run(experiment.discovery)
 
 
 @pytest.fixture(scope="module")
-def evaluation(setting, problem, scores, circuit):
-    others = {name: p.ablation for name, p in setting.held_out.items()}
-    return evaluate(problem, scores, circuit, ablations=others, known=setting.known, draws=10)
+def evaluation(experiment, problem, scores, circuit):
+    others = {name: experiment.under(problem, name).ablation for name in ("mean", "zero")}
+    known = experiment.known()
+    return evaluate(problem, scores, circuit, ablations=others, known=known, draws=10)
 
 
 def test_everything_about_the_wired_circuit(evaluation):
@@ -57,7 +58,7 @@ def test_a_list_of_nodes_will_do(problem):
 def test_bad_input(problem):
     with pytest.raises(UnweaveError, match="did you mean curve"):
         evaluate(problem, ["a2.h0"], parts=("curves",))  # type: ignore[arg-type]
-    with pytest.raises(UnweaveError, match=r"a7\.h0 is no node"):
+    with pytest.raises(UnweaveError, match=r"a7\.h0 is not a node"):
         evaluate(problem, ["a7.h0"])
     with pytest.raises(UnweaveError, match="named twice"):
         evaluate(problem, ["a2.h0", "2.0"])

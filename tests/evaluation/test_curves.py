@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from unweave.evaluation.curves import Curve, curve_sizes, faithfulness_curve
-from unweave.evaluation.faithfulness import faithfulness_of, faithfulness_record
+from unweave.evaluation.faithfulness import measured
 from unweave.patching.circuits import run_circuits
 
 # Sizes 0 1 2 4 of 4 nodes: trapezoids of width ¼, ¼, ½.
@@ -55,7 +55,7 @@ def test_many_at_a_time_is_one_at_a_time(problem):
 def test_faithfulness_by_its_definition(problem, circuit):
     metric = problem.metric([(), problem.nodes, circuit]).double().mean(1)
     by_hand = float((metric[2] - metric[0]) / (metric[1] - metric[0]))
-    assert float(faithfulness_of(problem, [circuit])[0]) == pytest.approx(by_hand)
-    record = faithfulness_record(problem, circuit)
+    assert float(problem.faithfulness([circuit])[0]) == pytest.approx(by_hand)
+    record = measured(problem, circuit)
     assert record.value == pytest.approx(by_hand)
     assert record.full == pytest.approx(float(metric[1]))

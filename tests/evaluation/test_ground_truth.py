@@ -1,5 +1,7 @@
 """Models whose circuit we built: they do what they should, and methods find what is there."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,17 +10,17 @@ from unweave.behaviours.accuracy import task_accuracy
 from unweave.behaviours.file import find_task
 from unweave.behaviours.synthetic.tracr import WIRINGS
 from unweave.behaviours.task import synthetic_tasks
-from unweave.decomposition.api import relevance
 from unweave.errors import UnweaveError
-from unweave.evaluation.faithfulness import faithfulness_of
 from unweave.evaluation.roc import roc
-from unweave.experiments.comparison_cells import Budget, Setting
+from unweave.experiments.methods import find_method
+from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.model.loading import load
 from unweave.model.model import Model
 from unweave.model.synthetic import built, tracr_programs
 from unweave.model.synthetic.tracr_compile import LETTERS, tracr
 from unweave.model.synthetic.tracr_network import network
-from unweave.scores.problem import methods
+from unweave.scores.score import scores as registered
+from unweave.search.search import searches
 from unweave.testing.task import check_task
 
 needs_tracr = pytest.mark.skipif(
@@ -28,7 +30,6 @@ NAMES = [
     pytest.param(name, marks=needs_tracr) if name.startswith("tracr:") else name
     for name in synthetic_tasks
 ]
-ABLATIONS = ("mean", "counterfactual", "zero")
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -37,9 +38,12 @@ def model(request) -> Model:
 
 
 @pytest.fixture(scope="module")
-def settings(model) -> dict[str, Setting]:
-    task = find_task(model.name)
-    return {name: Setting(task, model, 0, Budget(name, 24, 24, "heads+mlps")) for name in ABLATIONS}
+def experiments(model) -> dict[str, Experiment]:
+    specifications = {
+        name: Specification(model.name, model.name, ablation=name, prompts=24, mlps=True)
+        for name in ABLATIONS
+    }
+    return {name: Experiment.set_up(one, model) for name, one in specifications.items()}
 
 
 def test_every_built_model_has_a_task():
@@ -53,18 +57,16 @@ def test_the_task_keeps_its_contract_and_the_model_does_it(model):
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)
-def test_the_circuit_alone_does_the_task(settings, ablation):
-    problem = settings[ablation].discover
-    known = settings[ablation].known["published"]
-    assert float(faithfulness_of(problem, [known])[0]) == pytest.approx(1, abs=0.02)
+def test_the_circuit_alone_does_the_task(experiments, ablation):
+    problem, known = experiments[ablation].discovery, experiments[ablation].known()["published"]
+    assert float(problem.faithfulness([known])[0]) == pytest.approx(1, abs=0.02)
 
 
-def test_what_never_changes_is_no_part_of_the_circuit_under_mean(settings):
+def test_what_never_changes_is_no_part_of_the_circuit_under_mean(experiments):
     """A node of the zero circuit is missing under mean exactly when its output is constant."""
-    setting = settings["mean"]
-    batch, circuit = setting.discover.batch, setting.task.known[setting.model.name]
-    points, sides = setting.discover.points, (batch.clean, batch.corrupted)
-    runs = [activations(setting.model, side, points) for side in sides]
+    problem, model = experiments["mean"].discovery, experiments["mean"].model
+    batch, circuit = problem.batch, experiments["mean"].task.known[model.name]
+    runs = [activations(model, side, problem.points) for side in (batch.clean, batch.corrupted)]
     mask = batch.clean.mask.repeat(2, 1)[..., None]
     for node in circuit.under("zero"):
         # Clean and corrupted prompts, one below the other: the mean is over corrupted ones.
@@ -72,25 +74,20 @@ def test_what_never_changes_is_no_part_of_the_circuit_under_mean(settings):
         x = (x if node.unit is None else x[:, :, node.unit]) * mask
         groups = [x[batch.groups.repeat(2) == group] for group in batch.groups.unique()]
         varies = any(not torch.allclose(g, g[:1].expand_as(g), atol=1e-4) for g in groups)
-        if not setting.model.name.startswith("tracr:"):  # there, an MLP serves two programs
+        if not model.name.startswith("tracr:"):  # there, an MLP serves two programs
             assert varies == (node in circuit.under("mean")), node
         assert varies or node not in circuit.under("mean"), node
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)
-@pytest.mark.parametrize("method", ["cdt", "patching", "sweep"])
-def test_cdt_and_exact_patching_find_the_circuit(settings, ablation, method):
-    problem = settings[ablation].discover
-    if method == "sweep":
-        nodes, ablation = list(problem.nodes), problem.ablation
-        scores = relevance(
-            problem.model, problem.batch, nodes, rules="removal", ablation=ablation, pairs=()
-        )
-    else:
-        scores = methods[method].run(problem)
-    auc = roc(scores, settings[ablation].known["published"]).auc
-    assert auc is not None
-    assert auc >= 0.95
+@pytest.mark.parametrize("name", ["cdt", "patching"])
+def test_cdt_and_exact_patching_rank_the_circuit_first(experiments, ablation, name):
+    problem, method = experiments[ablation].discovery, find_method(name)
+    known = experiments[ablation].known()["published"]
+    scores = registered[method.score].run(problem, method.filled_score())
+    assert roc(scores, known).auc == 1.0
+    found = searches[method.search].run(problem, scores, method.filled_search())
+    assert roc(replace(scores, order=found.ranking), known).auc == 1.0
 
 
 @needs_tracr

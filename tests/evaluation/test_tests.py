@@ -69,7 +69,7 @@ def test_a_part_of_the_circuit_is_incomplete_and_a_bystander_idle(problem, circu
 
 
 def test_what_is_no_node_is_told(problem):
-    with pytest.raises(UnweaveError, match=r"a9\.h9 is no node"):
+    with pytest.raises(UnweaveError, match=r"a9\.h9 is not a node"):
         minimality(problem, (parse("a9.h9"),))
     with pytest.raises(UnweaveError, match="empty"):
         completeness(problem, ())

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unweave.model.weights import Attention, Linear, Network, Norm
+from unweave.model.weights import Activation, Attention, Linear, Network, Norm
 
 Written = dict[str, Tensor]
 Shift = Callable[[str, Written], "Tensor | float"]
@@ -113,6 +113,8 @@ def copies(
         elif isinstance(step, float):
             x = x * step
         else:
+            assert isinstance(step, Activation)
+            assert step.parameter is not None
             x = step.parameter * torch.tanh(x / step.parameter)
     return Run(x, computed, written)
 

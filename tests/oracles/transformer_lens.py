@@ -50,6 +50,8 @@ def _mlp(config: Mapping, state: Mapping[str, Tensor], name: str, x: Tensor) -> 
             solu = pre * pre.exp() / pre.exp().sum(-1, keepdim=True)
             learned = _kind(config) == "LN"
             post = _layer_norm(config, state if learned else {}, f"{name}.ln", solu)
+        case other:
+            raise ValueError(f"no oracle for the activation {other!r}")
     return post @ state[f"{name}.W_out"] + state[f"{name}.b_out"]
 
 

@@ -193,7 +193,8 @@ def embed(w: Embedding, tokens: Tensor, types: Tensor | None) -> Tensor:
         rows.append(x)
     total = torch.stack(rows)
     if w.norm is not None:
-        total = sum(norm((total, torch.zeros_like(total)), w.norm))
+        rel, rest = norm((total, torch.zeros_like(total)), w.norm)
+        total = rel + rest
     return total
 
 

@@ -120,9 +120,7 @@ def evaluate(
         UnweaveError: For an unknown part or node, an empty ranking, or a metric that ablation
             does not move.
     """
-    for part in parts:
-        if part not in PARTS:
-            raise UnweaveError(f"unknown part {part!r} of an evaluation: {nearest(part, PARTS)}")
+    _check_parts(parts)
     scores = ranking if isinstance(ranking, Scores) else None
     names = ranking.ranking() if isinstance(ranking, Scores) else ranking
     order, known = complete(problem, _sites(problem, names)), dict(known or {})
@@ -150,6 +148,12 @@ def evaluate(
         **_tests(problem, nodes, scores, parts, draws, seed),
         about=dict(about or {}),
     )
+
+
+def _check_parts(parts: Collection[str]) -> None:
+    for part in parts:
+        if part not in PARTS:
+            raise UnweaveError(f"unknown part {part!r} of an evaluation: {nearest(part, PARTS)}")
 
 
 def _tests(

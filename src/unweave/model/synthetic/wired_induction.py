@@ -26,35 +26,60 @@ SHARPNESS = 6.0  # e⁶ to 1 for the key that fits: clear, and far from a satura
 GAIN = 4.0
 
 
-def network() -> Network:
-    vocab, generator = len(VOCABULARY), torch.Generator().manual_seed(0)
+def copying_spaces() -> Spaces:
+    """The residual stream of models that copy what followed a word."""
+    vocab = len(VOCABULARY)
     widths = {"token": vocab, "position": POSITIONS, "before": POSITIONS, "previous": vocab}
-    spaces = Spaces({**widths, "output": vocab, "junk": 8})
-    to_token, place = torch.eye(vocab), torch.eye(POSITIONS)
-    shift = WiredHead(
+    return Spaces({**widths, "output": vocab, "junk": 8})
+
+
+def shift_head() -> WiredHead:
+    """Turns each position into the one before it."""
+    place = torch.eye(POSITIONS)
+    return WiredHead(
         q={"position": SHARPNESS * place},
         k={"position": place},
         v={"position": place},
         out={"before": torch.diag(torch.ones(POSITIONS - 1), -1)},  # p → p − 1
     )
-    previous = WiredHead(
+
+
+def previous_head() -> WiredHead:
+    """Writes the token at that position."""
+    place, to_token = torch.eye(POSITIONS), torch.eye(len(VOCABULARY))
+    return WiredHead(
         q={"before": SHARPNESS * place},
         k={"position": place},
         v={"token": to_token},
         out={"previous": to_token},
     )
-    induction = WiredHead(
+
+
+def induction_head(gain: float) -> WiredHead:
+    """Attends from a token to where it stood before, and copies what stands there."""
+    to_token = torch.eye(len(VOCABULARY))
+    return WiredHead(
         q={"token": SHARPNESS * to_token},
         k={"previous": to_token},
         v={"token": to_token},
-        out={"output": GAIN * to_token},
+        out={"output": gain * to_token},
     )
-    layers = [bystanders(spaces, generator, vocab) for _ in range(3)]
-    layers[0].insert(1, shift)
-    layers[1].insert(2, previous)
-    layers[2].insert(0, induction)
+
+
+def copying_network(spaces: Spaces, layers: list[list[WiredHead]]) -> Network:
+    """The network of these layers, with one-hot tokens and positions."""
+    vocab = len(VOCABULARY)
     tokens, positions = one_hot_embedding(spaces, vocab, POSITIONS)
     return wired_network(spaces, layers, tokens, positions, d_head=max(vocab, POSITIONS))
+
+
+def network() -> Network:
+    spaces, generator = copying_spaces(), torch.Generator().manual_seed(0)
+    layers = [bystanders(spaces, generator, len(VOCABULARY)) for _ in range(3)]
+    layers[0].insert(1, shift_head())
+    layers[1].insert(2, previous_head())
+    layers[2].insert(0, induction_head(GAIN))
+    return copying_network(spaces, layers)
 
 
 _EDGES = (

@@ -16,66 +16,43 @@ from unweave.model.synthetic.wired_induction import (
     POSITIONS,
     SHARPNESS,
     VOCABULARY,
+    copying_network,
+    copying_spaces,
+    induction_head,
+    previous_head,
+    shift_head,
     wiring_of,
 )
-from unweave.model.synthetic.wiring import (
-    Spaces,
-    WiredHead,
-    bystanders,
-    one_hot_embedding,
-    wired_network,
-)
+from unweave.model.synthetic.wiring import WiredHead, bystanders
 from unweave.model.weights import Network
 
 HELD_BACK = 1.5  # of a gain of 4
 LOUDER, SOFTER = 0.5, -0.25
 
 
-def network() -> Network:
-    vocab, generator = len(VOCABULARY), torch.Generator().manual_seed(0)
-    widths = {"token": vocab, "position": POSITIONS, "before": POSITIONS, "previous": vocab}
-    spaces = Spaces({**widths, "output": vocab, "junk": 8})
-    to_token, place = torch.eye(vocab), torch.eye(POSITIONS)
-    shift = WiredHead(
+def echo_head(gain: float) -> WiredHead:
+    """Attends to its own position and repeats what the logits have there."""
+    place, to_token = torch.eye(POSITIONS), torch.eye(len(VOCABULARY))
+    return WiredHead(
         q={"position": SHARPNESS * place},
         k={"position": place},
-        v={"position": place},
-        out={"before": torch.diag(torch.ones(POSITIONS - 1), -1)},  # p → p − 1
-    )
-    previous = WiredHead(
-        q={"before": SHARPNESS * place},
-        k={"position": place},
-        v={"token": to_token},
-        out={"previous": to_token},
+        v={"output": to_token},
+        out={"output": gain * to_token},
     )
 
-    def induction(gain: float) -> WiredHead:
-        return WiredHead(
-            q={"token": SHARPNESS * to_token},
-            k={"previous": to_token},
-            v={"token": to_token},
-            out={"output": gain * to_token},
-        )
 
-    def echo(gain: float) -> WiredHead:
-        return WiredHead(
-            q={"position": SHARPNESS * place},
-            k={"position": place},
-            v={"output": to_token},
-            out={"output": gain * to_token},
-        )
-
-    layers = [bystanders(spaces, generator, vocab) for _ in range(4)]
-    layers[0].insert(1, shift)
-    layers[1].insert(2, previous)
+def network() -> Network:
+    spaces, generator = copying_spaces(), torch.Generator().manual_seed(0)
+    layers = [bystanders(spaces, generator, len(VOCABULARY)) for _ in range(4)]
+    layers[0].insert(1, shift_head())
+    layers[1].insert(2, previous_head())
     for layer in layers[2:]:
         layer[2:3] = []  # four heads a layer
-    layers[2].insert(0, induction(GAIN))
-    layers[2].append(induction(-HELD_BACK))
-    layers[3].insert(1, echo(LOUDER))
-    layers[3].append(echo(SOFTER))
-    tokens, positions = one_hot_embedding(spaces, vocab, POSITIONS)
-    return wired_network(spaces, layers, tokens, positions, d_head=max(vocab, POSITIONS))
+    layers[2].insert(0, induction_head(GAIN))
+    layers[2].append(induction_head(-HELD_BACK))
+    layers[3].insert(1, echo_head(LOUDER))
+    layers[3].append(echo_head(SOFTER))
+    return copying_network(spaces, layers)
 
 
 _EDGES = (

@@ -1,0 +1,75 @@
+"""`wired-relay`: three heads in a chain, each handing on what it was given and a word of its own.
+
+A prompt says two words in turn, three times each, then others: `A B A B A B …`. The answer is A.
+
+1. a0.h1 copies the first A, as "said once" (all positions; the next head reads it at the second A).
+2. a1.h2 adds it to the second A, as "said twice" (read at the third A).
+3. a2.h0 adds that to the third A and writes the sum to the logits.
+All other heads are bystanders. Only a2.h0 writes to the logits, a1.h2 reaches them through a2.h0
+alone and a0.h1 through both: a search that takes the best node of a round needs three rounds, and
+faithfulness is ⅓, ⅔ and 1 on the way.
+"""
+
+import torch
+
+from unweave.model.synthetic import BOS, UNKNOWN, Built, built
+from unweave.model.synthetic.wired_induction import GAIN, SHARPNESS, WORDS, wiring_of
+from unweave.model.synthetic.wiring import (
+    Spaces,
+    WiredHead,
+    bystanders,
+    one_hot_embedding,
+    wired_network,
+)
+from unweave.model.weights import Network
+
+VOCABULARY = (BOS, *WORDS, UNKNOWN)
+POSITIONS = 12
+FIRST, SECOND, THIRD = 1, 3, 5  # where A is said
+
+
+def network() -> Network:
+    vocab, generator = len(VOCABULARY), torch.Generator().manual_seed(0)
+    widths = {"token": vocab, "position": POSITIONS, "one": 1, "once": vocab, "twice": vocab}
+    spaces = Spaces({**widths, "output": vocab, "junk": 8})
+    to_token = torch.eye(vocab)
+
+    def reader(position: int, *reads: str, out: str, gain: float = 1.0) -> WiredHead:
+        """Attends to one position and writes the sum of what it reads there."""
+        key = torch.zeros(POSITIONS, 1)
+        key[position] = 1.0
+        return WiredHead(
+            q={"one": torch.full((1, 1), SHARPNESS)},
+            k={"position": key},
+            v=dict.fromkeys(reads, to_token),
+            out={out: gain * to_token},
+        )
+
+    layers = [bystanders(spaces, generator, vocab) for _ in range(3)]
+    layers[0].insert(1, reader(FIRST, "token", out="once"))
+    layers[1].insert(2, reader(SECOND, "token", "once", out="twice"))
+    layers[2].insert(0, reader(THIRD, "token", "twice", out="output", gain=GAIN))
+    tokens, positions = one_hot_embedding(spaces, vocab, POSITIONS, constant="one")
+    return wired_network(spaces, layers, tokens, positions, d_head=vocab)
+
+
+_HEADS = ("a0.h1", "a1.h2", "a2.h0")
+_EDGES = (
+    *(f"embed {head}.v" for head in _HEADS),
+    "a0.h1 a1.h2.v",
+    "a1.h2 a2.h0.v",
+    "a2.h0 logits",
+)
+# Positions and the constant 1 are the same in every prompt.
+_POSITIONAL = tuple(f"embed {head}.{part}" for head in _HEADS for part in "qk")
+_FOUND = wiring_of(" ".join(_HEADS), _EDGES)
+WIRING = {
+    "mean": _FOUND,
+    "counterfactual": _FOUND,
+    "zero": wiring_of(" ".join(_HEADS), _POSITIONAL + _EDGES),
+}
+
+
+@built.register("wired-relay")
+def wired_relay() -> Built:
+    return Built(network(), VOCABULARY, WIRING)

@@ -1,0 +1,100 @@
+"""What the source itself has to be: names with one meaning, short functions, a complete surface."""
+
+import ast
+import importlib
+import inspect
+import typing
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import unweave
+
+ROOT = Path(unweave.__file__).parent
+MOST_LINES = 60
+# Class names that two modules define, each with its reason.
+TWICE = {
+    "Attention": "weights of a layer (model), and where a head looks (roles)",
+    "Checkpoint": "a model's files (model), and the state of a search (search)",
+    "Comparison": "of methods (experiments), of input attributions, and of a model with its source",
+    "Part": "of a sweep (engine), and of a tracr program",
+    "Settings": "constants of a search's step, private to each; and of the command line",
+    "Source": "of a sweep (decomposition), and of a model's files (model)",
+    "Sweep": "over deleted tokens (attribution), and over sources (decomposition)",
+    "Target": "of attribution, and of a sweep",
+}
+
+
+def trees() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_no_public_class_name_is_defined_twice():
+    homes = defaultdict(list)
+    for path, tree in trees():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(str(path))
+    twice = {name: places for name, places in homes.items() if len(places) > 1}
+    assert {name: twice[name] for name in twice if name not in TWICE} == {}
+    assert sorted(TWICE.keys() - twice.keys()) == []  # an exception that is not needed any more
+
+
+def test_functions_are_short():
+    """Signature and docstring included; a command's options are its signature, so they are not."""
+    long = []
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            first = node.body[0].lineno if path.parts[0] == "cli" else node.lineno
+            lines = (node.end_lineno or 0) - first + 1
+            if lines > MOST_LINES:
+                long.append(f"{path}: {node.name} has {lines} lines")
+    assert long == []
+
+
+def test_no_folder_has_the_name_of_a_public_function():
+    names = {path.stem for path in ROOT.iterdir() if path.name != "__init__.py"}
+    assert names & set(unweave.__all__) == set()
+
+
+def test_modules_are_reached_by_their_path():
+    import unweave.decomposition.rules as r
+    import unweave.evaluation.api as api
+
+    assert r.attention_relevant is not None
+    assert unweave.decompose is importlib.import_module("unweave.decomposition.api").decompose
+    assert unweave.evaluate is api.evaluate
+
+
+def mentioned(hint: object) -> Iterator[type]:
+    """Our own classes in an annotation."""
+    for part in typing.get_args(hint):
+        yield from mentioned(part)
+    if inspect.isclass(hint) and hint.__module__.startswith("unweave."):
+        yield hint
+
+
+# Values that a caller passes on and never writes down: prompts as `Model.inputs` makes them, a
+# named activation as `Site.point` gives it.
+HANDED_ON = {"Inputs", "Point"}
+FUNCTIONS = [name for name in unweave.__all__ if inspect.isfunction(getattr(unweave, name))]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_a_public_function_takes_is_public(name):
+    hints = typing.get_type_hints(getattr(unweave, name))
+    hints.pop("return", None)
+    needed = {one.__name__ for hint in hints.values() for one in mentioned(hint)}
+    assert sorted(needed - set(unweave.__all__) - HANDED_ON) == []
+
+
+def test_what_problems_and_tasks_are_made_of_is_public():
+    for record in (unweave.Problem, unweave.Batch, unweave.Readout, unweave.Prompt):
+        hints = typing.get_type_hints(record)
+        needed = {one.__name__ for hint in hints.values() for one in mentioned(hint)}
+        assert sorted(needed - set(unweave.__all__) - HANDED_ON) == [], record
