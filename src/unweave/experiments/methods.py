@@ -92,10 +92,10 @@ def find_method(name: str | None, score: str | None = None, search: str | None =
         UnweaveError: For an unknown name.
     """
     name = name or DEFAULT
-    if name not in METHODS and "+" in name and score is None and search is None:
-        # "eap-ig+eliminate": a pair by its parts, as tables print it.
-        score, _, search = name.partition("+")
-        name = DEFAULT
+    if name not in METHODS and "+" in name:
+        # "eap-ig+eliminate": a pair by its parts, as tables and records have it.
+        parts = name.partition("+")
+        score, search, name = score or parts[0], search or parts[2], DEFAULT
     if name not in METHODS:
         raise UnweaveError(f"unknown method {name!r}: {nearest(name, METHODS)}, or SCORE+SEARCH")
     method = METHODS[name]
