@@ -1,6 +1,7 @@
 """The package's outer shell: what importing costs, public names, and how the command line fails."""
 
 import importlib
+import pkgutil
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -63,21 +64,16 @@ def test_unknown_name_is_an_attribute_error():
         _ = unweave.loda
 
 
-def test_folder_does_not_hide_public_name_of_same_spelling(monkeypatch, tmp_path):
-    folder = tmp_path / "wanted"
-    folder.mkdir()
-    (folder / "__init__.py").write_text("")
-    (folder / "home.py").write_text("def wanted():\n    return 'the function'\n")
-    monkeypatch.setattr(unweave, "__path__", [*unweave.__path__, str(tmp_path)])
-    monkeypatch.setitem(unweave._HOME, "wanted", "unweave.wanted.home")
-    try:
-        importlib.import_module("unweave.wanted")
-        assert unweave.wanted() == "the function"
-        assert importlib.import_module("unweave.wanted.home").wanted is unweave.wanted
-    finally:
-        vars(unweave).pop("wanted", None)
-        for module in ("unweave.wanted", "unweave.wanted.home"):
-            sys.modules.pop(module, None)
+def test_no_folder_shares_its_name_with_a_public_name():
+    modules = {module.name for module in pkgutil.iter_modules(unweave.__path__)}
+    assert "decomposition" in modules
+    assert not modules & {*unweave.__all__}
+
+
+def test_modules_are_imported_by_their_path():
+    module = importlib.import_module("unweave.decomposition.rules")
+    assert unweave.decompose is importlib.import_module("unweave.decomposition.api").decompose
+    assert sys.modules["unweave"].decomposition.rules is module
 
 
 @pytest.fixture

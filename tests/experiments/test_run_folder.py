@@ -1,4 +1,4 @@
-"""Run folders: resumed after a death at any write, locked, and refused when they are not the run's."""
+"""Run folders: resumed after a death at any write, locked, refused when they are another run's."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from unweave.errors import UnweaveError
 from unweave.experiments import files
 from unweave.experiments.discover import discover
 from unweave.experiments.files import read_json, write_json
-from unweave.experiments.locking import locked, new_folder
+from unweave.experiments.locking import new_folder
 from unweave.experiments.run_folder import read_run
 from unweave.experiments.specification import Specification
 from unweave.model.loading import load
@@ -107,9 +107,7 @@ def test_a_death_at_any_write_changes_nothing(
     assert deaths >= 6
 
 
-def test_a_death_between_the_last_two_steps(
-    wired: Model, finished: Path, tmp_path: Path
-) -> None:
+def test_a_death_between_the_last_two_steps(wired: Model, finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     write_json(folder / "state.json", {"identity": 3})

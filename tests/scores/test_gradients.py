@@ -6,6 +6,7 @@ import pytest
 import torch
 from oracles.copies import copies
 from torch import Tensor
+from unweave.testing.method import tiny_problem
 
 from unweave.ablation import activations
 from unweave.circuits import EdgeScores
@@ -14,7 +15,6 @@ from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, PROBABILITY_DIFFERENCE
 from unweave.model.program import Inputs
 from unweave.scores.problem import Problem, methods
 from unweave.sites import parse
-from unweave.testing.method import tiny_problem
 
 BOUND = 1e-9
 SHAPES = [

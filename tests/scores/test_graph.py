@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from unweave.testing.method import tiny_problem
 
 from unweave.circuits import EdgeScores
 from unweave.errors import UnweaveError
 from unweave.graph import _graph, graph_of
 from unweave.scores.problem import methods
-from unweave.testing.method import tiny_problem
 
 
 def test_edges_of_gpt2_small():

@@ -6,6 +6,7 @@ import pytest
 import torch
 from oracles.copies import copies
 from oracles.patched import patched
+from unweave.testing.method import check_method, tiny_problem
 
 from unweave.circuits import Scores
 from unweave.errors import UnweaveError
@@ -15,7 +16,6 @@ from unweave.patching.circuits import run_circuits
 from unweave.patching.edges import run_edge_circuits, run_edges
 from unweave.scores.problem import Method, Problem, methods, node_scores
 from unweave.sites import Point, parse
-from unweave.testing.method import check_method, tiny_problem
 
 
 @pytest.mark.parametrize("name", list(methods))
