@@ -1,4 +1,4 @@
-"""Faithfulness of a circuit by three plain runs: whole, ablated, and all but the circuit ablated."""
+"""Faithfulness of a circuit by three plain runs: whole, ablated, and without what is outside it."""
 
 from collections.abc import Collection
 
