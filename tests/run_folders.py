@@ -52,7 +52,7 @@ def metric_of(index: int) -> dict[str, float]:
 
 def node_facts(index: int) -> dict[str, Any]:
     """What circuit.json says about a node; effects come in another order than nodes."""
-    effect = 0.9 * math.sin(1 + 2 * index)
+    effect = -4.5e-4 if index == 7 else 0.9 * math.sin(1 + 2 * index)
     return {
         "effect": effect,
         "interval": [effect - 0.1, effect + 0.1],

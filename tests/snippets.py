@@ -25,7 +25,7 @@ _BLOCK = re.compile(
         (?P<text>.*?)^```$""",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
-LANGUAGES = ("python", "sh", "json", "text", "bibtex")
+LANGUAGES = ("python", "sh", "json", "toml", "text", "bibtex")
 
 
 class Block(NamedTuple):

@@ -16,6 +16,7 @@ from unweave.errors import UnweaveError
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import Inputs, Stream, stages
+from unweave.progress import progress
 from unweave.sites import OTHER, Point, Site
 
 
@@ -189,6 +190,78 @@ def counterfactual(
     return Ablation("counterfactual", {p: torch.cat([x[p] for x in parts]) for p in points})
 
 
+@dataclass(frozen=True, eq=False)
+class GroupMeans:
+    """Mean activation per group and position over reference prompts.
+
+    Args:
+        groups: The groups that there are prompts of, in the order of the rows.
+        values: By point, one row a group.
+        own: Points whose positions are the decoder's of an encoder-decoder: the same tokens for
+            all prompts.
+    """
+
+    groups: Int[Tensor, " row"]
+    values: Mapping[Point, Float[Tensor, "row position *unit"]]
+    own: frozenset[Point] = frozenset()
+
+    @staticmethod
+    def over(
+        model: Model,
+        reference: Inputs,
+        groups: Int[Tensor, " reference"],
+        points: Iterable[Point],
+        rows_at_once: int = 32,
+    ) -> "GroupMeans":
+        """Runs the reference prompts.
+
+        Args:
+            groups: Group of each prompt; prompts of a group align token by token.
+        """
+        known, rows = groups.unique(return_inverse=True)
+        points, sums = list(points), {}
+        with progress("Averaging over reference prompts", len(groups)) as advance:
+            for i in range(0, len(reference.mask), rows_at_once):
+                part = slice(i, i + rows_at_once)
+                for point, x in activations(model, reference.select(part), points).items():
+                    if point not in sums:
+                        sums[point] = x.new_zeros(len(known), *x.shape[1:])
+                    sums[point].index_add_(0, rows[part], x)
+                advance(len(rows[part]))
+        sizes = torch.bincount(rows)
+        values = {p: s / sizes.reshape(-1, *(1,) * (s.ndim - 1)) for p, s in sums.items()}
+        own = frozenset(p for p in points if side_of(p, reference) is not reference)
+        return GroupMeans(known, values, own)
+
+    def ablation(self, batch_groups: Int[Tensor, " batch"], length: int) -> Ablation:
+        """The means as an ablation of a batch.
+
+        Args:
+            batch_groups: Group of each example.
+            length: Positions of the batch: longer or shorter padding is cut or filled with zeros.
+
+        Raises:
+            UnweaveError: When an example's group has no reference prompt.
+        """
+        wanted = (batch_groups[:, None] == self.groups).long()
+        if not bool(wanted.any(1).all()):
+            raise UnweaveError(
+                f"{int((~wanted.any(1)).sum())} prompts have no reference prompt of their template "
+                "and length: draw more reference prompts, or use ablation='counterfactual'"
+            )
+        values = {p: x if p in self.own else _fitted(x, length) for p, x in self.values.items()}
+        return Ablation("mean", values, wanted.argmax(1))
+
+
+def _fitted(
+    x: Float[Tensor, "row position *unit"], length: int
+) -> Float[Tensor, "row length *unit"]:
+    """Cut, or filled with zeros, to another number of positions."""
+    if x.shape[1] >= length:
+        return x[:, :length]
+    return torch.cat((x, x.new_zeros(len(x), length - x.shape[1], *x.shape[2:])), 1)
+
+
 def means(
     model: Model,
     reference: Inputs,
@@ -196,36 +269,15 @@ def means(
     batch_groups: Int[Tensor, " batch"],
     length: int,
     points: Iterable[Point],
-    rows_at_once: int = 32,
 ) -> Ablation:
-    """Mean activation per group and position over reference prompts.
+    """Mean activation per group and position over reference prompts, for one batch.
 
     Args:
         groups: Group of each reference prompt; prompts of a group align token by token.
         batch_groups: Group of each example that the ablation will serve.
-        length: Positions of that batch: longer or shorter padding is cut or filled with zeros. The
-            decoder of an encoder-decoder has the same tokens for all.
+        length: Positions of that batch.
 
     Raises:
         UnweaveError: When an example's group has no reference prompt.
     """
-    known, rows = groups.unique(return_inverse=True)
-    wanted = (batch_groups[:, None] == known).long()
-    if not bool(wanted.any(1).all()):
-        raise UnweaveError(
-            f"{int((~wanted.any(1)).sum())} prompts have no reference prompt of their template "
-            "and length: draw more reference prompts, or use ablation='counterfactual'"
-        )
-    points, sums = list(points), {}
-    for i in range(0, len(reference.mask), rows_at_once):
-        part = slice(i, i + rows_at_once)
-        for point, x in activations(model, reference.select(part), points).items():
-            own = side_of(point, reference) is not reference
-            positions = x.shape[1] if own else length
-            if point not in sums:
-                sums[point] = x.new_zeros(len(known), positions, *x.shape[2:])
-            shared = min(positions, x.shape[1])
-            sums[point][:, :shared].index_add_(0, rows[part], x[:, :shared])
-    sizes = torch.bincount(rows)
-    values = {p: s / sizes.reshape(-1, *(1,) * (s.ndim - 1)) for p, s in sums.items()}
-    return Ablation("mean", values, wanted.argmax(1))
+    return GroupMeans.over(model, reference, groups, points).ablation(batch_groups, length)

@@ -72,6 +72,7 @@ RAW: list[tuple[str, bytes, str]] = [
     ("int8 tensors only", graph(tensor("a", [4], ONE, kind=3)), "holds no named float32"),
     ("fewer bytes than said", graph(tensor("a", [4], ONE)), "holds no named float32"),
     ("more bytes than said", graph(tensor("a", [1], ONE * 2)), "holds no named float32"),
+    ("not a number", graph(tensor("a", [1], struct.pack("<f", float("nan")))), "not finite"),
     ("one tensor", graph(tensor("a", [1], ONE)), "the weights have"),
 ]
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from unweave.ablations.of_task import task_ablation
 
 from unweave import cli
+from unweave.ablations.kind import task_ablation
 from unweave.behaviours.accuracy import FAILS_BELOW
 from unweave.behaviours.file import find_task
 from unweave.behaviours.validation import validate

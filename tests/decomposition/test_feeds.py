@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from unweave.testing.method import tiny_problem
 
 from unweave.ablation import counterfactual
 from unweave.decomposition.api import decompose
@@ -10,6 +9,7 @@ from unweave.decomposition.feeds import feeds
 from unweave.errors import UnweaveError
 from unweave.graph import graph_of, graph_points
 from unweave.sites import Point
+from unweave.testing.problem import tiny_problem
 
 FAMILIES = [("gpt2", None), ("llama", None), ("qwen3", None), ("gemma2", None)]
 FAMILIES += [("gpt_neox", "parallel")]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+from huggingface_hub import constants
 from oracles.tiny_folders import GPT2
 
 from unweave import cli
@@ -37,7 +38,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache of the hub."""
     path = tmp_path / "hub"
     path.mkdir()
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(path))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(path))
     return path
 
 

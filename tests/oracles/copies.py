@@ -37,7 +37,7 @@ def no_change(node: str, x: Tensor) -> Tensor:
 
 def copies(
     network: Network,
-    tokens: Tensor,
+    tokens: Tensor | None,
     shift: Shift = no_shift,
     change: Change = no_change,
     post_scales: dict[int, Tensor] | None = None,
@@ -49,6 +49,7 @@ def copies(
         change: What a node passes on instead of what it computed.
         post_scales: Receives the scale of each attention's post-norm, where there are any.
     """
+    assert tokens is not None
     computed: Written = {}
     written: Written = {}
 

@@ -2,9 +2,9 @@
 
 import torch
 from oracles.tiny import tiny_inputs, tiny_model, tiny_readout
-from unweave.ablations.of_task import task_ablation
 
 from unweave.ablation import counterfactual
+from unweave.ablations.kind import task_ablation
 from unweave.batch import Batch
 from unweave.behaviours.file import find_task
 from unweave.model.loading import load

@@ -17,7 +17,7 @@ from unweave.circuits import Circuit, Scores
 from unweave.errors import UnweaveError
 from unweave.experiments.files import write_json
 from unweave.report.circuit_files import Shape, from_eap_ig, read_circuit, to_eap_ig
-from unweave.report.folder import read_run
+from unweave.report.folder import read_shown
 
 GPT2 = Shape(12, 12, 768)
 NUMBER, BOOL, TEXT = {"type": "number"}, {"type": "boolean"}, {"type": "string"}
@@ -185,7 +185,7 @@ def test_exports_of_a_run(tmp_path: Path, positions: tuple[str, ...]) -> None:
     rows = list(csv.DictReader(io.StringIO((run / "nodes.csv").read_text())))
     assert len(rows) == (3 * 2 + 3) * max(1, len(positions))
     assert sum(row["in_circuit"] == "True" for row in rows) == 5
-    assert read_circuit(run / "eap-ig.json") == read_run(run).circuit
+    assert read_circuit(run / "eap-ig.json") == read_shown(run).circuit
 
 
 def test_neuronpedia_puts_heads_where_they_look(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from run_folders import comparison, write_run
 
 from unweave import cli
 from unweave.experiments.files import write_json
-from unweave.report.folder import read_run
+from unweave.report.folder import read_shown
 from unweave.report.plots import FIGURES, Look
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
@@ -73,19 +73,22 @@ def test_without_matplotlib_it_says_what_to_install(
 def test_heatmap_has_signs_where_there_are_any(tmp_path: Path, round_: int) -> None:
     folder = write_run(tmp_path / "run", 4, 4, 6)
     axes = Figure().add_subplot()
-    FIGURES["heatmap"][0](read_run(folder), axes, Look(round=round_))
+    FIGURES["heatmap"][0](read_shown(folder), axes, Look(round=round_))
     drawn, wanted = axes.images[0], heatmap(Files(folder), round_ - 1)
-    for shown, row in zip(drawn.get_array().tolist(), wanted, strict=True):
+    array = drawn.get_array()
+    assert array is not None
+    for shown, row in zip(array.tolist(), wanted, strict=True):
         assert shown == pytest.approx(row)
-    largest = max(abs(v) for row in wanted for v in row)
+    values = [v for row in wanted for v in row if v is not None]
+    largest = max(map(abs, values))
     assert drawn.get_clim() == pytest.approx((-largest if round_ == 1 else 0.0, largest))
-    assert (min(v for row in wanted for v in row) < 0) == (round_ == 1)
+    assert (min(values) < 0) == (round_ == 1)
     label = axes.figure.axes[1].get_ylabel()
     assert label == ("score (logit difference)" if round_ == 1 else "relevance (magnitude)")
 
 
 def test_only_tested_edges_are_drawn_unless_asked(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", 4, 4, 6, edges=True))
+    run = read_shown(write_run(tmp_path / "run", 4, 4, 6, edges=True))
     counts = []
     for relevance in (False, True):
         axes = Figure().add_subplot()

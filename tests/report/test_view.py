@@ -37,7 +37,7 @@ def test_only_tested_edges_are_drawn_at_first(browser: Any, run: Path, report: P
     assert page.locator("#graph .edge").count() == len(edges)
     titles = page.locator("#graph .edge title").all_text_contents()
     for edge in edges:
-        source, target, branch = re.fullmatch(r"(.*)->([^<]*)(?:<(.)>)?", edge["edge"]).groups()
+        source, target, branch = re.findall(r"^(.*)->([^<]*)(?:<(.)>)?$", edge["edge"])[0]
         told = f"{source} → {target}" + (f" ({branch})" if branch else "")
         found = next(title for title in titles if title.startswith(told + " "))
         sign = "+" if edge["effect"] > 0 else "−"
@@ -193,6 +193,11 @@ def test_without_a_verdict_panels_say_how_to_get_it(browser: Any, tmp_path: Path
     for panel in ("verdict", "nodes", "tests", "chance", "roc"):
         assert command in page.locator(f"#{panel}").inner_text(), panel
     assert "unweave discover" in page.locator("#prompts-list").inner_text()
+    page.locator("#prompts-list select").select_option("discover")
+    assert "unweave discover" not in page.locator("#prompts-list").inner_text()
+    text = read_json(folder / "run.json", "run")["prompts"]["discover"][0]["clean"]
+    words = shlex.join(["unweave", "attribute", "--model", "gpt2", text])
+    assert words in page.locator("#prompts-list").inner_text()
     for card in page.locator("main section.card").all():
         assert len(card.inner_text().split()) > 5
     assert page.problems == []

@@ -6,15 +6,16 @@ import pytest
 import torch
 from oracles.copies import copies
 from torch import Tensor
-from unweave.testing.method import tiny_problem
 
 from unweave.ablation import activations
 from unweave.circuits import EdgeScores
 from unweave.decomposition.api import relevance
 from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, PROBABILITY_DIFFERENCE
 from unweave.model.program import Inputs
-from unweave.scores.problem import Problem, methods
+from unweave.scores.problem import Problem
+from unweave.scores.score import scores as registered
 from unweave.sites import parse
+from unweave.testing.problem import tiny_problem
 
 BOUND = 1e-9
 SHAPES = [
@@ -54,6 +55,7 @@ def written_differences(problem: Problem, scales: dict[int, Tensor]) -> dict[str
         if name.startswith("a"):
             site = parse(name)
             w = problem.model.network.body.blocks[site.point.layer].attention
+            assert site.unit is not None
             rows = slice(site.unit * w.d_head, (site.unit + 1) * w.d_head)
             delta = delta @ w.out.matrix[:, rows].T * scales[site.point.layer]
         result[name] = delta
@@ -89,21 +91,21 @@ def assert_edges(problem: Problem, scores: EdgeScores, gradients: list[dict[str,
 @pytest.mark.parametrize("shape", SHAPES, ids=IDS)
 def test_eap_edges_equal_copies_per_reader(shape, ablation):
     problem = tiny_problem(*shape, ablation=ablation)
-    scores = methods["eap"].run_edges(problem)
+    scores = registered["eap"].run_edges(problem)
     assert_edges(problem, scores, [edge_gradients(problem)])
 
 
 @pytest.mark.parametrize("metric", [MARGIN, PROBABILITY_DIFFERENCE], ids=lambda m: m.name)
 def test_eap_edges_of_other_metrics(metric):
     problem = tiny_problem("gpt2", metric=metric)
-    assert_edges(problem, methods["eap"].run_edges(problem), [edge_gradients(problem)])
+    assert_edges(problem, registered["eap"].run_edges(problem), [edge_gradients(problem)])
 
 
 @pytest.mark.parametrize("shape", SHAPES[:5], ids=IDS[:5])
 def test_eap_edges_equal_small_steps(shape):
     """(m(x + εΔ) − m(x − εΔ))/2ε, Δ added at one reader only."""
     problem = tiny_problem(*shape)
-    scores, deltas = methods["eap"].run_edges(problem), written_differences(problem, {})
+    scores, deltas = registered["eap"].run_edges(problem), written_differences(problem, {})
     for name in scores.edges[::41]:
         source, destination = name.split("->")
 
@@ -135,7 +137,7 @@ def mixtures(problem: Problem, steps: int, moves):
 @pytest.mark.parametrize("shape", SHAPES, ids=IDS)
 def test_eap_ig_edges_on_inputs(shape):
     problem = tiny_problem(*shape)
-    scores = methods["eap-ig"].run_edges(problem, steps=3)
+    scores = registered["eap-ig"].run_edges(problem, {"steps": 3})
     path = mixtures(problem, 3, lambda name: name == "input")
     assert_edges(problem, scores, [edge_gradients(problem, change) for change in path])
 
@@ -143,7 +145,7 @@ def test_eap_ig_edges_on_inputs(shape):
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=IDS[:2])
 def test_eap_ig_edges_on_activations(shape):
     problem = tiny_problem(*shape)
-    scores = methods["eap-ig"].run_edges(problem, steps=2, on="activations")
+    scores = registered["eap-ig"].run_edges(problem, {"steps": 2, "on": "activations"})
     deltas, rows = written_differences(problem, {}), len(problem.batch)
     groups = {name.split(".")[0] for name in deltas}
     gradients = {
@@ -195,13 +197,13 @@ def with_positions(problem: Problem) -> Problem:
 def test_eap_nodes(shape, ablation):
     problem = with_positions(tiny_problem(*shape, ablation=ablation))
     gradients = [node_gradients(problem)]
-    assert_nodes(problem, methods["eap"].run(problem), lambda node: gradients)
+    assert_nodes(problem, registered["eap"].run(problem), lambda node: gradients)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=IDS[:2])
 def test_eap_nodes_equal_small_steps(shape):
     problem = tiny_problem(*shape)
-    scores, (clean, base) = methods["eap"].run(problem), clean_and_base(problem)
+    scores, (clean, base) = registered["eap"].run(problem), clean_and_base(problem)
     for name in scores.sources:
         delta = clean.computed[name] - base.computed[name]
 
@@ -220,7 +222,7 @@ def test_eap_ig_nodes(shape):
     problem = with_positions(tiny_problem(*shape))
     path = list(mixtures(problem, 4, lambda name: name == "input"))
     gradients = [node_gradients(problem, change) for change in path]
-    assert_nodes(problem, methods["eap-ig"].run(problem, steps=4), lambda node: gradients)
+    assert_nodes(problem, registered["eap-ig"].run(problem, {"steps": 4}), lambda node: gradients)
     known: dict[str, list] = {}
 
     def along(node: str) -> list:
@@ -230,7 +232,7 @@ def test_eap_ig_nodes(shape):
             known[group] = [node_gradients(problem, change) for change in path]
         return known[group]
 
-    scores = methods["eap-ig"].run(problem, steps=2, on="activations")
+    scores = registered["eap-ig"].run(problem, {"steps": 2, "on": "activations"})
     assert_nodes(problem, scores, along)
 
 
@@ -249,7 +251,7 @@ def test_relp_equals_the_linear_rules(name, metric):
         ablation=problem.ablation,
         pairs=(),
     )
-    scores = methods["relp"].run(problem)
+    scores = registered["relp"].run(problem)
     assert scores.sources == slow.sources
     assert slow.values.abs().max() > 1e-6
     assert (scores.examples - slow.examples).abs().max() < 1e-10
@@ -259,18 +261,19 @@ def test_padding_and_chunks_change_no_edge(monkeypatch):
     problem = tiny_problem("llama", rows=2)
     batch, base = problem.batch, problem.ablation
     alone = [
-        methods["eap"].run_edges(
+        registered["eap"].run_edges(
             replace(problem, batch=batch.select(part), ablation=base.select(part))
         )
         for part in (slice(0, 1), slice(1, 2))
     ]
     mean = (alone[0].values + alone[1].values) / 2
-    together = methods["eap"].run_edges(problem)
+    together = registered["eap"].run_edges(problem)
     assert (together.values - mean).abs().max() < 1e-12
     monkeypatch.setattr("unweave.scores.edges._BYTES", 1)
-    assert (methods["eap"].run_edges(problem).values - mean).abs().max() < 1e-12
+    assert (registered["eap"].run_edges(problem).values - mean).abs().max() < 1e-12
 
     def padded(inputs: Inputs) -> Inputs:
+        assert inputs.tokens is not None
         extra = torch.zeros(len(inputs.mask), 3)
         return Inputs(
             torch.cat((inputs.mask, extra.bool()), 1), torch.cat((inputs.tokens, extra.long()), 1)
@@ -279,4 +282,4 @@ def test_padding_and_chunks_change_no_edge(monkeypatch):
     batch = replace(batch, clean=padded(batch.clean), corrupted=padded(batch.corrupted))
     base = activations(problem.model, batch.corrupted, problem.ablation.values)
     wide = replace(problem, batch=batch, ablation=replace(problem.ablation, values=base))
-    assert (methods["eap"].run_edges(wide).values - mean).abs().max() < 1e-12
+    assert (registered["eap"].run_edges(wide).values - mean).abs().max() < 1e-12

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from unweave.testing.method import tiny_problem
 
 from unweave.circuits import EdgeScores
 from unweave.errors import UnweaveError
 from unweave.graph import _graph, graph_of
-from unweave.scores.problem import methods
+from unweave.scores.score import scores as registered
+from unweave.testing.problem import tiny_problem
 
 
 def test_edges_of_gpt2_small():
@@ -33,7 +33,7 @@ def test_edges_refuse_other_architectures(name):
 
 
 def test_edge_scores_are_saved(tmp_path):
-    scores = methods["eap"].run_edges(tiny_problem("gpt2"))
+    scores = registered["eap"].run_edges(tiny_problem("gpt2"))
     scores.save(tmp_path / "edges.safetensors")
     again = EdgeScores.load(tmp_path / "edges.safetensors")
     assert again.edges == scores.edges

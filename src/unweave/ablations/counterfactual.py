@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from unweave.ablation import Ablation, counterfactual, side_of
-from unweave.ablations.kind import AblationKind, ablations
+from unweave.ablations.kind import AblationKind, Apply, ablations
 from unweave.batch import Batch
 from unweave.behaviours.alignment import aligned_positions
 from unweave.behaviours.task import Task
@@ -13,9 +13,14 @@ from unweave.model.model import Model
 from unweave.sites import Point
 
 
-def build(task: Task, model: Model, batch: Batch, points: tuple[Point, ...], seed: int) -> Ablation:
-    """Each prompt's own pair; where the two differ in length, each token has the activation of
-    its counterpart (`behaviours/alignment.py`)."""
+def prepare(task: Task, model: Model, points: tuple[Point, ...], seed: int) -> Apply:
+    """Each prompt's own pair."""
+    return lambda batch: _paired(model, batch, points)
+
+
+def _paired(model: Model, batch: Batch, points: tuple[Point, ...]) -> Ablation:
+    """Where a prompt and its pair differ in length, each token has the activation of its
+    counterpart (`behaviours/alignment.py`)."""
     found = counterfactual(model, batch.corrupted, points)
     if batch.aligned:
         return found
@@ -27,5 +32,5 @@ def build(task: Task, model: Model, batch: Batch, points: tuple[Point, ...], see
 
 
 ablations.register("counterfactual")(
-    AblationKind("counterfactual", "the paired corrupted prompt's own activation", build)
+    AblationKind("counterfactual", "the paired corrupted prompt's own activation", prepare)
 )

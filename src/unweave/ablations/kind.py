@@ -10,7 +10,8 @@ from unweave.model.model import Model
 from unweave.registry import Registry
 from unweave.sites import Point
 
-Build = Callable[[Task, Model, Batch, tuple[Point, ...], int], Ablation]
+Apply = Callable[[Batch], Ablation]
+Prepare = Callable[[Task, Model, tuple[Point, ...], int], Apply]
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,13 @@ class AblationKind:
 
     Args:
         summary: One line about it.
-        build: From a task, a model, a batch, the points to replace at and a seed.
+        prepare: From a task, a model, the points to replace at and a seed: what all batches share
+            (means over reference prompts) is computed once.
     """
 
     name: str
     summary: str
-    build: Build
+    prepare: Prepare
 
 
 ablations: Registry[AblationKind] = Registry("ablation", "unweave.ablations")
@@ -38,5 +40,14 @@ def task_ablation(
     Raises:
         UnweaveError: For an unknown name, or prompts that it cannot be built for.
     """
+    return prepared(task, model, name, points, seed)(batch)
+
+
+def prepared(task: Task, model: Model, name: str, points: Iterable[Point], seed: int = 0) -> Apply:
+    """An ablation that can be applied to any batch of a task.
+
+    Raises:
+        UnweaveError: For an unknown name.
+    """
     ordered = tuple(sorted(set(points), key=lambda point: point.depth))
-    return ablations[name].build(task, model, batch, ordered, seed)
+    return ablations[name].prepare(task, model, ordered, seed)

@@ -1,16 +1,15 @@
 """Zero: nothing at all."""
 
-from unweave.ablation import ZERO, Ablation
-from unweave.ablations.kind import AblationKind, ablations
-from unweave.batch import Batch
+from unweave.ablation import ZERO
+from unweave.ablations.kind import AblationKind, Apply, ablations
 from unweave.behaviours.task import Task
 from unweave.model.model import Model
 from unweave.sites import Point
 
 
-def build(task: Task, model: Model, batch: Batch, points: tuple[Point, ...], seed: int) -> Ablation:
+def prepare(task: Task, model: Model, points: tuple[Point, ...], seed: int) -> Apply:
     """The same for every task and prompt."""
-    return ZERO
+    return lambda batch: ZERO
 
 
-ablations.register("zero")(AblationKind("zero", "zeros", build))
+ablations.register("zero")(AblationKind("zero", "zeros", prepare))

@@ -22,7 +22,7 @@ def discover(
     method: Annotated[
         str,
         typer.Option("--method", help="A named pair of score and search: see unweave methods."),
-    ] = "cdt",
+    ] = "unweave",
     score: given.Score = None,
     search: given.Search = None,
     option: given.Options = None,
@@ -151,6 +151,7 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
             row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
             row.append(" ".join(known.swaps[:3]))
         table.add_row(*row)
+    console.print(escape(record["verdict"]["sentence"]), style="bold", soft_wrap=True)
     console.print(table)
     half = (circuit.interval[1] - circuit.interval[0]) / 2
     console.print(

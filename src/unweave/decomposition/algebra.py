@@ -107,6 +107,8 @@ class Decompose:
         start: First position of the chunk's relevant parts.
         reads: As `Record.reads`.
         left: `reads` from the cut on, None before it.
+        numbers: The chunk's sources, for algebras that treat some of them in their own way.
+        entering: Whether they enter in this stage: nothing of them is in the stream yet.
     """
 
     rules: RuleSet
@@ -115,6 +117,8 @@ class Decompose:
     start: int = 0
     reads: Positions | None = None
     left: Positions | None = None
+    numbers: Int[Tensor, " source"] | None = None
+    entering: bool = False
     _next: int = 0
 
     def _total(self) -> Tensor:

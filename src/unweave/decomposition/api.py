@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unweave.ablation import ZERO, Ablation, activations, position_index, side_of
+from unweave.ablation import ZERO, Ablation, activations, position_index, position_mask, side_of
 from unweave.batch import Batch, Readout
 from unweave.circuits import Scores
 from unweave.decomposition.engine import Job, check_devices, sweep_parts
@@ -225,6 +225,16 @@ def _read_batch(
     return inputs, readout, dict(positions or (batch.positions if batch is not None else {}))
 
 
+def _masks(sites: Sequence[Site], job: Job) -> list[Bool[Tensor, "batch position"] | None]:
+    """Where each site lies; sites at one position share a tensor, so that they share a sum."""
+    found: dict[tuple, Tensor | None] = {}
+    keys = [(site.position, id(side_of(site.point, job.inputs))) for site in sites]
+    for key, site in zip(keys, sites, strict=True):
+        if key not in found:
+            found[key] = position_mask(site, job.inputs, job.positions)
+    return [found[key] for key in keys]
+
+
 def _scored(
     model: Model,
     job: Job,
@@ -237,7 +247,7 @@ def _scored(
     like = {"dtype": model.network.dtype, "device": model.network.device}
     values = torch.zeros(job.rows, len(at), **like)
     sums = torch.zeros(4, job.rows, len(inner), **like)
-    wheres = [position_index(site, job.inputs, job.positions) for site in inner]
+    wheres = _masks(inner, job)
 
     def readers(part: slice) -> list[Reader]:
         weights = None if head.weights is None else head.weights[part]

@@ -9,13 +9,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unweave.ablation import Ablation
+from unweave.decomposition.algebra import Decompose
 from unweave.decomposition.completeness import check_part
 from unweave.decomposition.memory import Chunks, Footprint, fit, shared_starts
 from unweave.decomposition.precision import TF32_TOLERANCE
 from unweave.decomposition.readers import Reader
 from unweave.decomposition.ruleset import RuleSet
 from unweave.decomposition.sources import Source, first_position, plant
-from unweave.decomposition.sweep import Group, Sweep
+from unweave.decomposition.sweep import Group, MakeAlgebra, Sweep
 from unweave.errors import UnweaveError
 from unweave.model.program import Inputs, Stage, stages
 from unweave.model.weights import Network, tensors
@@ -37,6 +38,8 @@ class Job:
         footprint: What the job takes, results and ablation included.
         budget: Bytes that it may take beyond the model.
         tf32: Whether products of relevant parts use TF32 on a GPU.
+        algebra: Given the examples of a part, what makes its operations on splits; None for
+            `Decompose` as it is.
     """
 
     network: Network
@@ -50,6 +53,7 @@ class Job:
     footprint: Footprint
     budget: int
     tf32: bool = False
+    algebra: Callable[[slice], MakeAlgebra] | None = None
 
     @property
     def rechecked(self) -> tuple[int, ...]:
@@ -143,11 +147,13 @@ class _Run:
         steps = stages(job.network, inputs)
         steps = steps[: stage_of(job.last, steps) + 1]
         total, first, output = len(self.order.numbers), self.part.start == 0, None
+        algebra = Decompose if job.algebra is None else job.algebra(self.part)
         with torch.no_grad():
             for begin in range(0, total, self.chunks.sources):
                 some = range(begin, min(begin + self.chunks.sources, total))
                 again = job.rechecked if first and some.stop == total else ()
                 sweep, groups = self._sweep(steps, some, again)
+                sweep = replace(sweep, algebra=algebra)
                 work = sum(len(steps) - e for g in groups for e in g.entries if e < len(steps))
                 for pushed in sweep.run(groups):
                     advance(len(inputs.mask) * pushed / work * len(some) / total)

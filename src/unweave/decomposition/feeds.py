@@ -33,7 +33,7 @@ from unweave.sites import Point, Site, parse
 
 _LABEL = re.compile(r"(a\d+)\.h(\d+)<([qkv])>(@\S+)?")
 
-Written = Float[Tensor, "source batch position d_model"]
+Written = Float[Tensor, "node batch position d_model"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +213,7 @@ def _upstream(graph: Graph, reader: StreamReader) -> int:
 
 def _through(
     delta: Written, run: Observe, reader: StreamReader
-) -> Float[Tensor, "source batch position d"]:
+) -> Float[Tensor, "node batch position d"]:
     """β_t of each source: its part of the stream through the reader's norm and weights."""
     branch = "mlp" if reader.matrix is None else "attention"
     total, norm = run.read[reader.site.point.layer, branch]

@@ -47,12 +47,14 @@ class Setting:
         reads: Int[Tensor, "batch n"] | None,
         last: Point,
         results: Callable[[int], int],
+        each: int = 0,
     ) -> Job:
         """A job whose ablation holds every point of a source or of an inner target.
 
         Args:
             points: Of the inner targets.
             results: Bytes of its results, for as many rows as it has.
+            each: Bytes that are held besides for each example of a part.
 
         Raises:
             UnweaveError: When the budget is too small, before anything is run.
@@ -78,6 +80,7 @@ class Setting:
         made = not isinstance(ablation, Ablation | str)
         held = point_bytes(self.network, self.inputs, needed) if made else 0
         taken = footprint(self.network, self.inputs, results(job.rows) + held, read)
+        taken = replace(taken, example=taken.example + each)
         taken.check(budget)
         found = _ablation(self.model, ablation, needed, self.inputs, budget)
         return replace(job, ablation=found, footprint=taken)

@@ -215,6 +215,14 @@ def scores_bytes(network: Network, inputs: Inputs, sources: int, targets: int) -
     return each * sources * network.dtype.itemsize
 
 
+def edge_bytes(network: Network, inputs: Inputs, nodes: int) -> int:
+    """What edge scores hold for each example: what all nodes wrote, and a run's gradients."""
+    width, hidden, heads = _widths(network)
+    positions = inputs.mask.shape[1]
+    graph = len(network.body.blocks) * (16 * width + 6 * hidden + 4 * heads * positions)
+    return positions * max(nodes * width, graph) * network.dtype.itemsize
+
+
 def _unit_count(network: Network, point: Point) -> int:
     _, hidden, heads = _widths(network)
     return hidden if point.kind == "neuron" else heads if point.kind in HEAD_KINDS else 1

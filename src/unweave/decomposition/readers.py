@@ -37,24 +37,25 @@ class Target:
     Args:
         column: Its number among the targets.
         unit: Which head or neuron of its point; None for all of it.
-        where: Its position in each example; None for all positions.
+        where: Its position in each example, or the positions as a mask; None for all.
     """
 
     column: int
     unit: int | None
-    where: Int[Tensor, " batch"] | None
+    where: Int[Tensor, " batch"] | Bool[Tensor, "batch position"] | None
 
 
 Targets = Mapping[Point, Sequence[Target]]
 
 
 def targets_by_point(
-    sites: Sequence[Site], wheres: Sequence[Int[Tensor, " batch"] | None], part: slice
+    sites: Sequence[Site], wheres: Sequence[Tensor | None], part: slice
 ) -> Targets:
     """Targets sorted by the point they are read at, their positions those of some examples."""
     found: dict[Point, list[Target]] = {}
+    cut = {id(where): where[part] for where in wheres if where is not None}
     for column, (site, where) in enumerate(zip(sites, wheres, strict=True)):
-        own = None if where is None else where[part]
+        own = None if where is None else cut[id(where)]
         found.setdefault(site.point, []).append(Target(column, site.unit, own))
     return found
 
@@ -146,23 +147,15 @@ class _Sizes:
     early: Float[Tensor, "batch early unit"]
     mask: Bool[Tensor, "batch position 1"]
 
-    def everywhere(self) -> Float[Tensor, "three source batch unit"]:
-        """Summed over real tokens."""
+    def over(
+        self, where: Bool[Tensor, "batch position"] | None
+    ) -> Float[Tensor, "three source batch unit"]:
+        """Summed over real tokens, at some positions or at all."""
+        mask = self.mask if where is None else self.mask & where[:, :, None]
         start = self.early.shape[1]
-        summed = (self.parts * self.mask[:, start:]).sum(3)
-        summed[1] += (self.early * self.mask[:, :start]).sum(1)
+        summed = (self.parts * mask[:, start:]).sum(3)
+        summed[1] += (self.early * mask[:, :start]).sum(1)
         return summed
-
-    def at(self, where: Int[Tensor, " batch"]) -> Float[Tensor, "three source batch unit"]:
-        """At one position of each example."""
-        start, examples = self.early.shape[1], torch.arange(len(where), device=where.device)
-        index = where - start
-        inside = (index >= 0)[:, None]
-        found = torch.where(inside, self.parts[:, :, examples, index.clamp(min=0)], 0.0)
-        if start:
-            before = self.early[examples, where.clamp(max=start - 1)]
-            found[1] += torch.where(inside, 0.0, before)
-        return found
 
 
 @dataclass(eq=False)
@@ -186,7 +179,7 @@ class Pairs:
             return
         sizes = self._sizes(x, point)
         for where, here in _by_position(self.targets[point]):
-            found = sizes.everywhere() if where is None else sizes.at(where)
+            found = sizes.over(where)
             units = [target.unit or 0 for target in here]
             self._add(numbers, [target.column for target in here], found[..., units])
 

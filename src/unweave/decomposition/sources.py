@@ -122,7 +122,7 @@ def first_position(source: Source, inputs: Inputs, positions: Positions, causal:
     if not causal or any(p.stack == "enc" or p.kind in ("ck", "cv") for p in points):
         return 0
     where = [position_mask(site, inputs, positions) for site in source.sites]
-    return min(0 if w is None else _first(w) for w in where)
+    return min((0 if w is None else _first(w) for w in where), default=0)
 
 
 def _first(mask: Bool[Tensor, "batch position"]) -> int:

@@ -11,7 +11,7 @@ Sources are grouped by the first position they reach: with causal attention, ear
 are exactly 0 and are not computed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -28,6 +28,8 @@ from unweave.decomposition.split import Split
 from unweave.errors import UnweaveError
 from unweave.model.program import Stage, Stream
 from unweave.sites import Point
+
+MakeAlgebra = Callable[..., Decompose]  # takes `Decompose`'s own arguments
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Sweep:
         reads: Positions read after the last attention; None for all.
         chunks: How many rows one call may push.
         tf32: Whether products of relevant parts (never those of totals) use TF32 on a GPU.
+        algebra: Makes the operations on splits.
         output: After the run, the totals that left the last stage.
     """
 
@@ -85,6 +88,7 @@ class Sweep:
     reads: Int[Tensor, "batch n"] | None
     chunks: Chunks
     tf32: bool = False
+    algebra: MakeAlgebra = Decompose
     output: Tensor | None = None
 
     def run(self, groups: Sequence[Group]) -> Iterator[int]:
@@ -155,7 +159,8 @@ class _Push:
 
         start = self.entry_start if entering else self.before.start
         reads = sweep.reads if self.stage.last else None
-        ops = Decompose(sweep.rules, self.tape, visit, start, reads, self.left)
+        make = sweep.algebra
+        ops = make(sweep.rules, self.tape, visit, start, reads, self.left, numbers, entering)
         with products(sweep.tf32 and not self.group.precise):
             out = self.stage.apply(ops, self._stream(begin, end, entering, start))
         ops.finish()

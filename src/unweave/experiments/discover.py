@@ -13,22 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from unweave.behaviours.task import Task
-from unweave.circuits import Circuit, Scores
+from unweave.circuits import Circuit, Evidence, Scores
 from unweave.cost import metered
+from unweave.evaluation.certainty import certainty
 from unweave.evaluation.curves import Curve, faithfulness_curve
+from unweave.evaluation.verdict import Verdict, verdict
 from unweave.experiments.patterns import head_patterns
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
-from unweave.experiments.specification import Experiment, Specification
+from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.experiments.words import word_scores
 from unweave.model.model import Model
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores as registered_scores
-from unweave.search.search import Finding, searches
+from unweave.search.search import PRICE, Finding, searches
 from unweave.sites import parse
 
 Say = Callable[[str], None]
 _CURVE_PROMPTS = 32
+_CANDIDATES = 8  # nodes outside the circuit that may take another's place
 
 
 def discover(
@@ -88,9 +91,10 @@ def _discover(experiment: Experiment, folder: RunFolder | None, say: Say) -> Cir
     say(f"Measuring {len(finding.circuit)} nodes on {len(held_out.batch)} other prompts")
     with ledger.phase("evaluation"):
         circuit = _circuit(experiment, scores, finding)
+        judged = _verdict(experiment, finding, circuit)
         curve = _curve(held_out, scores, circuit.size)
     if folder is not None:
-        _keep(experiment, folder, scores, finding, circuit, curve, ledger)
+        _keep(experiment, folder, scores, finding, circuit, judged, curve, ledger)
     return circuit
 
 
@@ -110,7 +114,39 @@ def _circuit(experiment: Experiment, scores: Scores, finding: Finding) -> Circui
         how.resolved.name,
         (found.low, found.high),
         found.prompts,
+        _evidence(experiment, finding),
     )
+
+
+def _evidence(experiment: Experiment, finding: Finding) -> dict[str, Evidence]:
+    """How certain each node is, on prompts that neither the search nor the report uses."""
+    check = experiment.problem("check", len(experiment.discovery.batch))
+    own = set(finding.circuit)
+    outside = [parse(name) for name in finding.ranking if name not in own][:_CANDIDATES]
+    price = experiment.specification.resolved.filled_search().get("price", PRICE.default)
+    return certainty(check, finding.sites, outside, price)
+
+
+def _verdict(experiment: Experiment, finding: Finding, circuit: Circuit) -> Verdict:
+    """The circuit under every ablation, beside random ones."""
+    held_out, how = experiment.held_out, experiment.specification
+    names = dict.fromkeys((how.ablation, *ABLATIONS))
+    problems = {name: experiment.under(held_out, name) for name in names}
+    known = {name: one for name, one in problems.items() if one is not None}
+    effects = {name: one.effect for name, one in circuit.evidence.items()}
+    over = circuit.faithfulness > 1 and circuit.interval[0] > 1
+    lowering = _lowering(experiment, finding) if over else {}
+    return verdict(known, finding.sites, effects, lowering, how.seed)
+
+
+def _lowering(experiment: Experiment, finding: Finding) -> dict[str, float]:
+    """Nodes outside the circuit that lower the metric, the strongest first."""
+    problem, own = experiment.discovery, set(finding.circuit)
+    names = [name for name in finding.ranking if name not in own][: 2 * _CANDIDATES]
+    changed = problem.flipped(finding.sites, [parse(name) for name in names])
+    gains = problem.reference.faithfulness(changed) - problem.faithfulness([finding.sites])
+    found = sorted(zip(names, gains.tolist(), strict=True), key=lambda pair: pair[1])
+    return {name: gain for name, gain in found if gain < 0}
 
 
 def _curve(problem: Problem, scores: Scores, size: int) -> Curve:
@@ -128,6 +164,7 @@ def _keep(
     scores: Scores,
     finding: Finding,
     circuit: Circuit,
+    judged: Verdict,
     curve: Curve,
     ledger: "Ledger",
 ) -> None:
@@ -157,6 +194,8 @@ def _keep(
             "evaluate": prompt_records(held_out, held_out.metric([finding.sites])[0]),
         },
         "rounds": [asdict(one) for one in finding.rounds],
+        "verdict": judged.to_json(circuit),
+        "overshoot": [{"site": n, "effect": e} for n, e in judged.overshoot.items()],
         "curve": asdict(curve),
         "summary": {
             "cmd": curve.cmd,

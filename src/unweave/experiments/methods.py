@@ -62,12 +62,15 @@ class Method:
 
 
 _NAMED = (
-    Method("cdt", "decomposition", "eliminate", summary="our default"),
+    Method(
+        "unweave", "eap", "eliminate", summary="our default: a cheap score, a search that checks"
+    ),
+    Method("cdt", "decomposition", "eliminate", summary="exact effects before the same search"),
     Method(
         "cdt-paper",
         "decomposition",
         "algorithm1",
-        {"rules": "paper", "prompts": 1.0},
+        {"rules": "paper"},
         summary="the paper's rules and its Algorithm 1",
     ),
     Method("patching", "patching", "top", summary="exact activation patching"),
@@ -78,7 +81,7 @@ _NAMED = (
     Method("random", "random", "top", summary="the chance level"),
 )
 METHODS: Mapping[str, Method] = {method.name: method for method in _NAMED}
-DEFAULT = "cdt"
+DEFAULT = "unweave"
 
 
 def find_method(name: str | None, score: str | None = None, search: str | None = None) -> Method:

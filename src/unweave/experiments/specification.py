@@ -7,7 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from unweave.ablations.kind import task_ablation
+from unweave.ablations.kind import Apply, prepared, task_ablation
 from unweave.batch import Batch
 from unweave.behaviours.accuracy import Accuracy, check_able
 from unweave.behaviours.file import SUFFIXES, find_task
@@ -29,6 +29,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "seed": (int,),
     "options": (dict,),
 }
+SEARCH_PROMPTS = 64  # to search on, unless the task has more or the user asks for another number
 ABLATIONS = ("mean", "counterfactual", "zero")
 
 
@@ -144,7 +145,10 @@ class Experiment:
     @cached_property
     def discovery(self) -> Problem:
         """The prompts to search on."""
-        return self._problem(self._discovery_batch, self.specification.ablation)
+        problem = self._problem(self._discovery_batch, self.specification.ablation)
+        # A number of prompts that the user asked for is kept to.
+        fixed = self.specification.prompts is not None
+        return problem if fixed else replace(problem, draw=self.problem)
 
     @cached_property
     def held_out(self) -> Problem:
@@ -168,8 +172,13 @@ class Experiment:
         Args:
             more: Points beside the nodes' at which the ablation has to be known.
         """
-        batch = self.task.batch(self.model, n, self.specification.seed, part)
-        return self._problem(batch, self.specification.ablation, more)
+        how = self.specification
+        batch = self.task.batch(self.model, n, how.seed, part)
+        if not more:
+            return self._problem(batch, how.ablation)
+        points = {*more, *(node.point for node in self.nodes)}
+        built = task_ablation(self.task, self.model, batch, how.ablation, points, how.seed)
+        return Problem(self.model, batch, self.nodes, built)
 
     def under(self, problem: Problem, ablation: str) -> Problem | None:
         """The same prompts under another ablation; None where it cannot be built for them."""
@@ -191,14 +200,18 @@ class Experiment:
     @cached_property
     def _discovery_batch(self) -> Batch:
         how = self.specification
-        return self.task.batch(self.model, how.prompts, how.seed, "discover")
+        n = how.prompts or max(SEARCH_PROMPTS, self.task.n_discover)
+        return self.task.batch(self.model, n, how.seed, "discover")
 
-    def _problem(
-        self, batch: Batch, ablation: str, more: Collection[Point] = frozenset()
-    ) -> Problem:
-        points, seed = {*more, *(node.point for node in self.nodes)}, self.specification.seed
-        built = task_ablation(self.task, self.model, batch, ablation, points, seed)
-        return Problem(self.model, batch, self.nodes, built)
+    @cached_property
+    def _ablations(self) -> dict[str, Apply]:
+        return {}
+
+    def _problem(self, batch: Batch, ablation: str) -> Problem:
+        points, seed = {node.point for node in self.nodes}, self.specification.seed
+        if ablation not in self._ablations:
+            self._ablations[ablation] = prepared(self.task, self.model, ablation, points, seed)
+        return Problem(self.model, batch, self.nodes, self._ablations[ablation](batch))
 
 
 def weights_hash(model: Model) -> str:

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from unweave.errors import UnweaveError
 
-# torch.load(weights_only=True) can be made to run code before this release (CVE-2025-32434).
-_SAFE_TORCH = (2, 6)
 # As safetensors and as torch call them.
 _FLOATS = ("F16", "BF16", "F32", "F64", "FLOAT16", "BFLOAT16", "FLOAT32", "FLOAT64")
 # Tensors that are not weights: positions, masks.
@@ -128,12 +126,6 @@ def _floats(path: Path, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _state_dict(path: Path) -> dict[str, Tensor]:
     """Tensors by name from torch's own format; nothing else in a file is unpickled."""
-    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if release < _SAFE_TORCH:
-        raise UnweaveError(
-            f"{path} is a pickle, which torch {torch.__version__} does not read safely: install "
-            "torch 2.6 or newer, or convert it to safetensors"
-        )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251
     except Exception as error:  # torch raises its zip reader's, unpickler's and own errors

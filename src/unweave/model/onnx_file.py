@@ -60,6 +60,9 @@ def onnx_tensors(path: Path) -> dict[str, Tensor]:
             if node.kind == "MatMul" and name.startswith("onnx::") and name in stored:
                 module = node.name.removesuffix("/MatMul").strip("/").replace("/", ".")
                 weights[f"{module}.weight"] = stored[name].T
+    for name, tensor in weights.items():
+        if not tensor.isfinite().all():
+            raise UnweaveError(f"{path}: {name} holds values that are not finite: fetch it again")
     if not weights:
         raise UnweaveError(
             f"{path} holds no named float32 weights: expected torch's export of a transformers "

@@ -33,7 +33,7 @@ def unreadable(folder: Path, error: BaseException) -> BaseException:
     """
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         return error
-    pieces = [*folder.glob("*.spm"), *folder.glob("*.model")]
+    pieces = sorted([*folder.glob("*.spm"), *folder.glob("*.model")])
     if pieces and importlib.util.find_spec("sentencepiece") is None:
         return UnweaveError(
             f"the tokenizer in {folder} ({pieces[0].name}) needs sentencepiece: "

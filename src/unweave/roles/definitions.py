@@ -139,5 +139,9 @@ def _bars(path: Path, name: str, records: Sequence[Mapping[str, Any]]) -> tuple[
                 f"{path}: role {name!r}, {measure}: expected at_least or at_most, "
                 f"found {', '.join(sorted(limits)) or 'neither'}"
             )
-        bars.append(Bar(**record))
+        numbers = {limit: record[limit] for limit in limits}
+        if not all(isinstance(x, int | float) for x in numbers.values()):
+            raise UnweaveError(f"{path}: role {name!r}, {measure}: expected a number, as 0.5")
+        bounds = {limit: float(x) for limit, x in numbers.items()}
+        bars.append(Bar(measure, **bounds, says=record.get("says", "")))
     return tuple(bars)

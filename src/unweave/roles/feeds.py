@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unweave.ablation import Ablation, position_index
+from unweave.ablation import Ablation
 from unweave.decomposition.api import relevance
 from unweave.model.model import Model
 from unweave.roles.runs import Cost
@@ -126,7 +126,7 @@ def fed_by(
         pairs=targets,
         positions=named,
     )
-    _count(cost, problem, sources)
+    cost.add_sweep("feeds", batch, sources)
     sizes = _sizes(problem, targets, named, totals)
     signed = found.pairs["signed"]
     shares = {}
@@ -161,15 +161,3 @@ def _sizes(
         size, whole = (float(x.pow(2).sum(-1).mean()) for x in (away, own))
         sizes.append(size if size > _STILL * whole else None)
     return sizes
-
-
-def _count(cost: Cost, problem: Problem, sources: Sequence[Site]) -> None:
-    """Totals once; each source from its own block and position on."""
-    batch, layers = problem.batch, cost.layers
-    examples, length = batch.clean.mask.shape
-    cost.add("feeds", examples * length, layers)
-    for source in sources:
-        where = position_index(source, batch.clean, batch.positions)
-        start = 0 if where is None else int(where.min())
-        first = 0 if source.point.kind == "embed" else source.point.layer
-        cost.add("feeds", examples * (length - start), layers - first)

@@ -48,6 +48,8 @@ def swap_tokens(inputs: Inputs, tos: Iterable[Index], also: Int[Tensor, "batch n
         for b, row in enumerate(tokens)
     ]
     pool = sorted({token for row in given for token in row})
+    if not pool:
+        return None
     new = tokens.clone()
     for b, row in enumerate(given):
         here = set(tokens[b].tolist())

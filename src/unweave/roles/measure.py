@@ -98,10 +98,9 @@ class _Measuring:
         values = {Point("v", head.point.layer) for head in self.heads}
         self.random_seen = observe(model, self.random, whole, values)
         self.cost.add("random tokens", self.random.mask.numel(), self.cost.layers)
-        matter = matters(self.problem, nodes)
+        matter = matters(self.problem, nodes, self.cost)
         self.matters = {node: x.weights for node, x in matter.items()}
         self.matter = matter
-        self.cost.add("positions", 3 * tokens, self.cost.layers)
         self.at = {node: main_position(self.matters[node], batch.positions) for node in nodes}
         self.to = {head: self._to(head) for head in self.heads}
 

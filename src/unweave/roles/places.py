@@ -10,6 +10,7 @@ from torch import Tensor
 from unweave.ablation import position_index
 from unweave.batch import Batch
 from unweave.decomposition.api import relevance
+from unweave.roles.runs import Cost
 from unweave.scores.gradients import differences, metric_gradients, parts
 from unweave.scores.problem import Problem
 from unweave.sites import HEAD_KINDS, Site
@@ -38,9 +39,10 @@ class Matter:
     directions: Float[Tensor, "d n"]
 
 
-def matters(problem: Problem, nodes: Sequence[Site]) -> dict[Site, Matter]:
+def matters(problem: Problem, nodes: Sequence[Site], cost: Cost) -> dict[Site, Matter]:
     """Where each node matters, to first order: one backward pass for all."""
     batch = problem.batch
+    cost.add("positions", 3 * batch.clean.mask.numel(), cost.layers)
     sizes: dict[Site, list[Tensor]] = {node: [] for node in nodes}
     pulls: dict[Site, list[Tensor]] = {node: [] for node in nodes}
     points = {node.point for node in nodes}
@@ -53,28 +55,34 @@ def matters(problem: Problem, nodes: Sequence[Site]) -> dict[Site, Matter]:
             size = ((pull * delta).sum(-1).abs(), pull.norm(dim=-1))
             sizes[node].append(torch.stack([_everywhere(x, node, some) for x in size]))
             pulls[node].append(pull.flatten(0, 1))
-    found = {}
-    for node in nodes:
-        weights, reach = torch.cat(sizes[node], 1)
-        if not float(weights.sum()) > 0:
-            weights = reach = _exact(problem, node)
-        found[node] = Matter(weights, reach, _directions(torch.cat(pulls[node])))
-    return found
+    found = {node: torch.cat(sizes[node], 1) for node in nodes}
+    dead = [node for node in nodes if not float(found[node][0].sum()) > 0]
+    if dead:
+        found |= {node: x.expand(2, -1, -1) for node, x in _exact(problem, dead, cost).items()}
+    return {
+        node: Matter(found[node][0], found[node][1], _directions(torch.cat(pulls[node])))
+        for node in nodes
+    }
 
 
-def _exact(problem: Problem, node: Site) -> Weights:
+def _exact(problem: Problem, nodes: Sequence[Site], cost: Cost) -> dict[Site, Weights]:
     """|m(M) − m(M without the node at a position)| at the labelled positions."""
     batch, names = problem.batch, list(problem.batch.positions)
-    sources = [node.at(name) for name in names]
+    sources = [node.at(name) for node in nodes for name in names]
     effects = relevance(
         problem.model, batch, sources, rules="removal", ablation=problem.ablation, pairs=()
     ).examples.abs()
-    weights = torch.zeros(batch.clean.mask.shape, dtype=effects.dtype)
-    weights = weights.to(problem.model.network.device)
-    rows = torch.arange(len(weights), device=weights.device)
-    for name, effect in zip(names, effects.to(weights.device), strict=True):
-        weights[rows, batch.positions[name]] = effect
-    return weights if float(weights.sum()) > 0 else batch.clean.mask.to(weights.dtype)
+    cost.add_sweep("positions", batch, sources)
+    effects = effects.to(problem.model.network.device).unflatten(0, (len(nodes), len(names)))
+    rows = torch.arange(len(batch), device=effects.device)
+    found = {}
+    for node, own in zip(nodes, effects, strict=True):
+        weights = own.new_zeros(batch.clean.mask.shape)
+        for name, effect in zip(names, own, strict=True):
+            weights[rows, batch.positions[name]] = effect
+        # It matters nowhere: every position alike.
+        found[node] = weights if float(weights.sum()) > 0 else batch.clean.mask.to(weights.dtype)
+    return found
 
 
 def _directions(pulls: Float[Tensor, "n d"]) -> Float[Tensor, "d k"]:

@@ -79,6 +79,16 @@ class Cost:
         one = self.tokens * self.layers
         self.by_part[part] = self.by_part.get(part, 0.0) + tokens * layers / one
 
+    def add_sweep(self, part: str, batch: Batch, sources: Iterable[Site]) -> None:
+        """A decomposition: totals once, each source from its own block and position on."""
+        examples, length = batch.clean.mask.shape
+        self.add(part, examples * length, self.layers)
+        for source in sources:
+            where = position_index(source, batch.clean, batch.positions)
+            start = 0 if where is None else int(where.min())
+            first = 0 if source.point.kind == "embed" else source.point.layer
+            self.add(part, examples * (length - start), self.layers - first)
+
     @property
     def passes(self) -> float:
         return self.units / (self.tokens * self.layers)

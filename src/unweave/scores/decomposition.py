@@ -15,9 +15,8 @@ from unweave.scores.score import Score, scores
 
 
 def score(problem: Problem, options: Options) -> Scores:
-    """One sweep over all nodes, on a share of the prompts."""
-    count = max(1, round(options["prompts"] * len(problem.batch)))
-    part = problem.select(slice(0, count))
+    """One sweep over all nodes, on the first prompts."""
+    part = problem.select(slice(0, options["prompts"]))
     return relevance(
         problem.model,
         part.batch,
@@ -39,9 +38,7 @@ scores.register("decomposition")(
                 "rule set, e.g. removal, paper, 'paper, attention=frozen'",
                 check=find_rules,
             ),
-            "prompts": Option(
-                0.5, "share of the prompts that the sweep runs on", low=0.0, high=1.0
-            ),
+            "prompts": Option(24, "prompts that the sweep runs on, at most", low=1),
             "pairs": Option(False, "also the relevance of every node to every other"),
         },
         pairs=True,

@@ -1,7 +1,7 @@
 """`Problem`: what scores and searches are given; `Reference`: what circuits are held against."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -79,12 +79,15 @@ class Problem:
         batch: Prompts.
         nodes: Every node that a circuit may hold.
         ablation: What an ablated node is replaced by.
+        draw: Draws the same problem on prompts of another part ("discover", "check") or number;
+            None where there are no others.
     """
 
     model: Model
     batch: Batch
     nodes: tuple[Site, ...]
     ablation: Ablation
+    draw: "Callable[[str, int], Problem] | None" = None
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
@@ -100,7 +103,7 @@ class Problem:
     def select(self, examples: slice) -> "Problem":
         """The problem on a part of its prompts."""
         batch, ablation = self.batch.select(examples), self.ablation.select(examples)
-        return replace(self, batch=batch, ablation=ablation)
+        return replace(self, batch=batch, ablation=ablation, draw=None)
 
     def metric(self, circuits: Sequence[Sequence[Site]]) -> Float[Tensor, "circuit batch"]:
         """The metric of each circuit, all else ablated at the nodes' points.

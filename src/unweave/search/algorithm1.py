@@ -220,6 +220,7 @@ def _prune(
                     float(loss(value)[0]),
                     float(loss.faithfulness(value)[0]),
                     (str(node),),
+                    len(metric),
                 )
             )
             state.changed = True

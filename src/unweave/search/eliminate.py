@@ -1,15 +1,18 @@
 """Eliminate: from a pool of high scores down to the smallest circuit that is worth its price.
 
-1. The best third of the nodes by score join. 2. Blocks of those that do least leave, then one or
-two nodes at a time, always what is missed least; every circuit on the way is kept, so that sizes
-can be weighed against losses. 3. The circuit with the smallest `loss + price·size` is polished by
-single changes. 4. If it is not faithful, the next best nodes join and it goes on. 5. The others
-follow in the order in which they left, or so that faithfulness stays near 1 (`order=measured`).
+1. The best third of the nodes by score join. 2. On few prompts, blocks of those that do least
+leave, as long as that costs nothing. 3. On many prompts, one or two nodes at a time, always what is
+missed least; every circuit on the way is kept, so that sizes can be weighed against losses. 4. The
+circuit with the smallest `loss + price·size` is polished by single changes. 5. It is checked on
+prompts that the search did not use: if it is not faithful there, or the figure is not precise, the
+search takes more prompts and polishes on. 6. If it is not faithful where it was found either, the
+next best nodes join and it goes on. 7. The others follow in the order in which they left, or so
+that faithfulness stays near 1 (`order=measured`).
 
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -24,6 +27,7 @@ from unweave.scores.gradients import differences, metric_gradients, node_product
 from unweave.scores.problem import Problem
 from unweave.search.loss import Loss
 from unweave.search.order import measured_order
+from unweave.search.race import race
 from unweave.search.search import (
     MAX_SIZE,
     PRICE,
@@ -44,34 +48,25 @@ class Settings:
     """Constants of elimination; docs/rules.md has the study behind each.
 
     Args:
-        few: Up to this size a step tries every node; above it, a few that an estimate proposes.
-        tried: How many are proposed.
+        few: Prompts on which blocks leave.
+        tried: How many nodes an estimate proposes for leaving.
         blocks: One node in this many leaves at once, the larger block first.
         good: A block may leave if its nodes are worth no more than their price, or the loss stays
             below this.
-        again: Nodes between two tries of a block, once blocks have failed.
-        worst: Past this loss a circuit explains nothing, and its order does not matter.
+        margin: Past the best circuit by this much, the way down ends.
         returning: How many of the nodes that left last may come back.
-        rounding: A smaller difference in faithfulness may be float32's.
         smallest_pool: Models with fewer nodes are searched whole.
-        preference: How much dearer a node is that does nothing in the whole model than one that
-            does much: of circuits that are equally good, the one of nodes that matter is kept, and
-            other prompts lead to the same.
-        known: The effect in the whole model, as a share of its metric, at which half of that
-            preference is reached.
+        rounding: A smaller difference in loss may be float32's.
     """
 
-    few: int = 12
+    few: int = 64
     tried: int = 4
     blocks: tuple[int, ...] = (4, 8)
-    good: float = 0.15
-    again: int = 8
-    worst: float = 0.8
+    good: float = 0.2
+    margin: float = 0.1
     returning: int = 8
-    rounding: float = 1e-6
     smallest_pool: int = 12
-    preference: float = 0.0
-    known: float = 0.02
+    rounding: float = 1e-6
 
 
 SETTINGS = Settings()
@@ -79,34 +74,85 @@ SETTINGS = Settings()
 
 @dataclass(eq=False)
 class _State:
-    """A search that is under way: finished rounds, and the steps of the present one."""
+    """A search that is under way: finished rounds, and the steps of the present one.
+
+    Args:
+        prompts: How many prompts the circuit was polished on so far; 0 before that.
+        circuit: The polished circuit.
+    """
 
     rounds: list[Round] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    prompts: int = 0
+    circuit: list[str] = field(default_factory=list)
     ranking: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What all steps of a search share."""
+
+    problem: Problem
+    scores: Scores
+    options: Options
+    state: _State
+    checkpoint: Checkpoint
+    drawn: dict[tuple[str, int], Problem] = field(default_factory=dict)
+
+    def save(self) -> None:
+        self.checkpoint.save(asdict(self.state))
+
+    def on(self, prompts: int) -> Problem:
+        """The problem on this many prompts, or on all that there are."""
+        if prompts == len(self.problem.batch) or not (self.problem.draw or prompts < self.own):
+            return self.problem
+        if prompts < self.own:
+            return self._kept("discover", prompts, lambda: self.problem.select(slice(0, prompts)))
+        return self._draw("discover", prompts)
+
+    def check(self, prompts: int) -> Problem:
+        """As many prompts that the search does not use."""
+        return self._draw("check", prompts)
+
+    @property
+    def own(self) -> int:
+        return len(self.problem.batch)
+
+    @property
+    def most(self) -> int:
+        """The most prompts that the search may take."""
+        return max(self.own, self.options["most_prompts"]) if self.problem.draw else self.own
+
+    def _draw(self, part: str, prompts: int) -> Problem:
+        draw = self.problem.draw
+        assert draw is not None
+        return self._kept(part, prompts, lambda: draw(part, prompts))
+
+    def _kept(self, part: str, prompts: int, make: Callable[[], Problem]) -> Problem:
+        if (part, prompts) not in self.drawn:
+            self.drawn[part, prompts] = make()
+        return self.drawn[part, prompts]
 
 
 def find(problem: Problem, scores: Scores, options: Options, checkpoint: Checkpoint) -> Finding:
     """Rounds until the circuit is faithful, or the next nodes do not improve it."""
-    state, loss = _read(checkpoint), Loss.of(problem)
-
-    def save() -> None:
-        checkpoint.save(asdict(state))
-
+    state = _read(checkpoint)
+    run = _Run(problem, scores, options, state, checkpoint)
     ranking = ranked_sites(problem, scores)
     pool = max(SETTINGS.smallest_pool, round(options["pool"] * len(ranking)))
     while not _finished(state, options, len(ranking), pool):
         fresh = ranking[len(state.rounds) * pool :][:pool]
-        state.rounds.append(_round(problem, scores, fresh, loss, options, state, save))
-        state.steps = []
-        save()
+        state.rounds.append(_round(run, fresh))
+        state.steps, state.prompts, state.circuit = [], 0, []
+        run.save()
     best = min(state.rounds, key=lambda one: one.loss)
     if not state.ranking:
         others = _left_order(state.rounds, best, scores)
         if options["order"] == "measured":
-            others = measured_order(problem, best.circuit, others, _effects(scores, loss, state))
+            effects = _effects(problem, scores, state.rounds)
+            others = measured_order(problem, best.circuit, others, effects)
         state.ranking = [*best.circuit, *others]
-        save()
+        run.save()
     return Finding(best.circuit, tuple(state.ranking), tuple(state.rounds))
 
 
@@ -116,7 +162,7 @@ def _read(checkpoint: Checkpoint) -> _State:
         return _State()
     rounds = [Round.from_dict(one) for one in record["rounds"]]
     steps = [step_from_dict(step) for step in record["steps"]]
-    return _State(rounds, steps, list(record["ranking"]))
+    return _State(rounds, steps, record["prompts"], record["circuit"], record["ranking"])
 
 
 def _finished(state: _State, options: Options, count: int, pool: int) -> bool:
@@ -129,35 +175,25 @@ def _finished(state: _State, options: Options, count: int, pool: int) -> bool:
     return worse or faithful or everything or len(state.rounds) >= options["rounds"]
 
 
-def _round(
-    problem: Problem,
-    scores: Scores,
-    fresh: Sequence[Site],
-    loss: Loss,
-    options: Options,
-    state: _State,
-    save: Callable[[], None],
-) -> Round:
+def _round(run: _Run, fresh: Sequence[Site]) -> Round:
     """Takes the circuit so far, with the next nodes of the pool, down to the best."""
+    state, price = run.state, run.options["price"]
     before = tuple(map(parse, state.rounds[-1].circuit)) if state.rounds else ()
     joined = (*before, *(node for node in fresh if node not in set(before)))
-    prices = node_prices(scores, loss, options["price"])
-    with progress("Searching for the circuit", len(joined)) as advance:
-        advance(sum(len(step.removed) for step in state.steps))
-        for step in eliminate(problem, joined, loss, prices, tuple(state.steps)):
-            state.steps.append(step)
-            advance(len(step.removed))
-            save()
-    limit = options["max_size"] or len(joined)
-    allowed = [step for step in state.steps if step.size <= limit] or [state.steps[-1]]
-    order = nested(joined, state.steps)
-    best = min(allowed, key=lambda step: step.loss + _price(order[: step.size], prices))
-    size = min(best.size, limit)
-    kept = polish(problem, order[:size], order[size:], loss, prices, limit)
-    metric = problem.metric([kept])
+    limit = run.options["max_size"] or len(joined)
+    if not state.circuit:
+        _descend(run, joined)
+        order = nested(joined, state.steps)
+        fine = [step for step in state.steps if not step.blocks]
+        allowed = [step for step in fine if step.size <= limit] or [fine[-1]]
+        best = min(allowed, key=lambda step: step.loss + price * step.size)
+        state.circuit = [str(node) for node in order[: min(best.size, limit)]]
+    kept = _widened(run, joined, limit)
+    problem = run.on(state.prompts)
+    metric, loss = problem.metric([kept]), Loss.of(problem)
     return Round(
         targets=("logits",),
-        relevance=dict(zip(scores.sources, scores.values.tolist(), strict=True)),
+        relevance=dict(zip(run.scores.sources, run.scores.values.tolist(), strict=True)),
         selected=tuple(str(node) for node in joined if node not in set(before)),
         steps=tuple(state.steps),
         circuit=tuple(map(str, kept)),
@@ -167,124 +203,114 @@ def _round(
     )
 
 
-Prices = Mapping[str, float]
+def _descend(run: _Run, joined: tuple[Site, ...]) -> None:
+    """The way down: blocks on few prompts, then single nodes on many."""
+    state, options = run.state, run.options
+    gone = {name for step in state.steps for name in step.removed}
+    nodes = tuple(node for node in joined if str(node) not in gone)
+    with progress("Searching for the circuit", len(joined)) as advance:
+        advance(len(gone))
+        for prompts, blocks in ((min(SETTINGS.few, run.own), True), (run.own, False)):
+            if blocks and any(not step.blocks for step in state.steps):
+                continue  # an interrupted search was past them
+            problem = run.on(prompts)
+            descent = Descent(problem, Loss.of(problem), options["price"], blocks)
+            while step := descent.next(nodes, state.steps):
+                state.steps.append(step)
+                nodes = tuple(node for node in nodes if str(node) not in step.removed)
+                advance(len(step.removed))
+                run.save()
 
 
-def node_prices(scores: Scores, loss: Loss, price: float) -> dict[str, float]:
-    """What each node has to be worth: the price, more for nodes that hardly matter in the whole
-    model."""
-    effects = (scores.values / loss.scale).abs().tolist()
-    half = SETTINGS.known
-    return {
-        name: price * (1 + SETTINGS.preference * (half / (half + effect)))
-        for name, effect in zip(scores.sources, effects, strict=True)
-    }
-
-
-def _price(nodes: Iterable[Site], prices: Prices) -> float:
-    return sum(prices[str(node)] for node in nodes)
-
-
-def eliminate(
-    problem: Problem,
-    circuit: Sequence[Site],
-    loss: Loss,
-    prices: Prices,
-    done: Sequence[Step] = (),
-) -> Iterator[Step]:
-    """Takes a circuit down, yielding every step, until the loss passes `SETTINGS.worst`.
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Circuits on the way down, on one set of prompts.
 
     Args:
-        prices: Loss that a circuit may have more without a node.
-        done: Steps made before, to go on from.
+        price: Loss that one node less may cost.
+        blocks: Whether blocks leave, as long as that costs nothing; else one or two nodes, until
+            circuits are clearly past the best.
     """
-    steps = list(done)
-    if not steps:
-        steps.append(_step(len(circuit), (), loss, problem.metric([tuple(circuit)])))
-        yield steps[-1]
-    gone = {name for step in steps for name in step.removed}
-    nodes = tuple(node for node in circuit if str(node) not in gone)
-    while len(nodes) > 1 and steps[-1].loss <= SETTINGS.worst:
-        steps.append(_next(problem, nodes, loss, steps[-1].loss, prices, _try_blocks(steps)))
-        nodes = tuple(node for node in nodes if str(node) not in steps[-1].removed)
-        yield steps[-1]
+
+    problem: Problem
+    loss: Loss
+    price: float
+    blocks: bool
+
+    def next(self, nodes: tuple[Site, ...], steps: Sequence[Step]) -> Step | None:
+        """The circuit after `nodes`; None where the way down ends."""
+        count = len(self.problem.batch)
+        mine = [step for step in steps if step.prompts == count and step.blocks == self.blocks]
+        if not mine:
+            return self._step(nodes, ())
+        present = mine[-1].loss
+        if self.blocks:
+            return self._block(nodes, present)
+        value = min(step.loss + self.price * step.size for step in mine)
+        past = present + self.price * len(nodes) - value > SETTINGS.margin
+        return None if len(nodes) <= 1 or past else self._single(nodes, present)
+
+    def _block(self, nodes: tuple[Site, ...], present: float) -> Step | None:
+        """Without the largest block of those that do least that may leave at once."""
+        _, effects = estimated_effects(self.problem, nodes)
+        # What to first order looks like a gain is often an error: small effects leave.
+        order = _ordered(nodes, effects.abs().mean(1))
+        for share in SETTINGS.blocks:
+            block = tuple(order[: len(nodes) // share])
+            if not block:
+                continue
+            step = self._step(nodes, block)
+            if step.loss <= max(present + self.price * len(block), SETTINGS.good):
+                return step
+        return None
+
+    def _single(self, nodes: tuple[Site, ...], present: float) -> Step:
+        """Without the node that is missed least, or two that do not need each other."""
+        chosen = list(nodes)
+        if len(nodes) > 2 * SETTINGS.tried:
+            # An estimate only proposes what is then tried: half of the prompts are enough.
+            half = slice(0, -(-len(self.problem.batch) // 2))
+            metric, effects = estimated_effects(self.problem.select(half), nodes)
+            chosen = _ordered(nodes, self.loss.select(half)(metric - effects))[: SETTINGS.tried]
+        worth = torch.full((len(chosen),), self.price)
+        heats = race(self.problem, nodes, chosen, self.loss, worth, wanted=min(2, len(chosen)))
+        best = [chosen[i] for i in heats.order[:2]]
+        if len(best) == 2 and len(nodes) > 2:
+            both = self._step(nodes, tuple(best))
+            if both.loss <= present + 2 * self.price:
+                return both
+        return self._step(nodes, tuple(best[:1]))
+
+    def _step(self, nodes: tuple[Site, ...], removed: tuple[Site, ...]) -> Step:
+        left = tuple(node for node in nodes if node not in set(removed))
+        metric = self.problem.metric([left])
+        loss, faithfulness = float(self.loss(metric)[0]), float(self.loss.faithfulness(metric)[0])
+        names = tuple(map(str, removed))
+        return Step(len(left), loss, faithfulness, names, len(metric[0]), self.blocks)
 
 
-def _try_blocks(steps: Sequence[Step]) -> bool:
-    """After a block, and now and then between single nodes."""
-    if len(steps) < 2 or len(steps[-1].removed) > 2:
-        return True
-    return steps[-1].size // SETTINGS.again != steps[-2].size // SETTINGS.again
+def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
+    """Polishes the circuit, on more and more prompts until the check holds."""
+    state, options = run.state, run.options
+    order = nested(joined, state.steps)
+    while True:
+        if state.prompts and (state.prompts >= run.most or _holds(run, state)):
+            return tuple(map(parse, state.circuit))
+        wider = min(run.most, 2 * state.prompts or run.own)
+        problem, own = run.on(wider), set(state.circuit)
+        left = [node for node in order if str(node) not in own]
+        circuit = tuple(map(parse, state.circuit))
+        kept = polish(problem, circuit, left, Loss.of(problem), options["price"], limit)
+        state.prompts, state.circuit = wider, list(map(str, kept))
+        run.save()
 
 
-def _next(
-    problem: Problem,
-    nodes: tuple[Site, ...],
-    loss: Loss,
-    present: float,
-    prices: Prices,
-    blocks: bool,
-) -> Step:
-    """The next circuit down: without a block that costs little, or without one or two nodes."""
-    many = len(nodes) > SETTINGS.few
-    chosen = list(nodes)
-    if many:
-        # An estimate only orders what is then tried: half of the prompts are enough.
-        some = slice(0, -(-len(problem.batch) // 2))
-        metric, effects = estimated_effects(problem, nodes, some)
-        if blocks:
-            # Of those that do least: what to first order looks like a gain is often an error.
-            small = _ordered(nodes, effects.abs().mean(1))
-            block = _block(problem, nodes, small, loss, present, prices)
-            if block is not None:
-                return block
-        costs = loss.select(some)(metric - effects)
-        chosen = _ordered(nodes, costs - _tensor(nodes, prices, costs))[: SETTINGS.tried]
-    metric = problem.flipped(nodes, chosen)
-    costs = loss(metric)
-    best, second = (costs - _tensor(chosen, prices, costs)).argsort(stable=True)[:2].tolist()
-    if many:
-        # Two steps at the cost of one, where the two best do not need each other.
-        both = (chosen[best], chosen[second])
-        step = _without(problem, nodes, both, loss)
-        if step.loss <= present + _price(both, prices):
-            return step
-    return _step(len(nodes) - 1, (chosen[best],), loss, metric[best : best + 1])
-
-
-def _block(
-    problem: Problem,
-    nodes: tuple[Site, ...],
-    order: Sequence[Site],
-    loss: Loss,
-    present: float,
-    prices: Prices,
-) -> Step | None:
-    """The largest block of the first nodes of `order` that may leave at once."""
-    for share in SETTINGS.blocks:
-        block = tuple(order[: -(-len(nodes) // share)])
-        step = _without(problem, nodes, block, loss)
-        if step.loss <= max(present + _price(block, prices), SETTINGS.good):
-            return step
-    return None
-
-
-def _tensor(nodes: Sequence[Site], prices: Prices, like: Tensor) -> Float[Tensor, " node"]:
-    return like.new_tensor([prices[str(node)] for node in nodes])
-
-
-def _without(
-    problem: Problem, nodes: tuple[Site, ...], removed: tuple[Site, ...], loss: Loss
-) -> Step:
-    left = tuple(node for node in nodes if node not in set(removed))
-    return _step(len(left), removed, loss, problem.metric([left]))
-
-
-def _step(
-    size: int, removed: tuple[Site, ...], loss: Loss, metric: Float[Tensor, "1 batch"]
-) -> Step:
-    names = tuple(map(str, removed))
-    return Step(size, float(loss(metric)[0]), float(loss.faithfulness(metric)[0]), names)
+def _holds(run: _Run, state: _State) -> bool:
+    """Whether the circuit is faithful on as many check prompts, and the figure is precise."""
+    check = run.check(state.prompts)
+    found = check.reference.estimate(check.metric([tuple(map(parse, state.circuit))])[0])
+    near = abs(1 - found.value) <= run.options["tolerance"]
+    return near and found.half <= run.options["precision"]
 
 
 def polish(
@@ -292,13 +318,13 @@ def polish(
     circuit: Sequence[Site],
     left: Sequence[Site],
     loss: Loss,
-    prices: Prices,
+    price: float,
     limit: int,
 ) -> tuple[Site, ...]:
     """Drops or takes back single nodes, the best one each time, as long as that pays.
 
-    Blocks leave on an estimate, and what a node does depends on those that are still there. The
-    loss, each node at its price, falls with every step, so it ends.
+    What a node does depends on those that are still there. The loss, each node at its price, falls
+    with every step, so it ends. The nodes come back in the order in which they are missed.
 
     Args:
         left: The nodes that left the circuit, the last one first.
@@ -306,24 +332,30 @@ def polish(
     """
     kept, others = list(circuit), list(left[: SETTINGS.returning])
     present = float(loss(problem.metric([tuple(kept)]))[0])
-    while present <= SETTINGS.worst:
+    missed: dict[Site, float] = {}
+    while True:
         tried = [*(kept if len(kept) > 1 else ()), *(others if len(kept) < limit else ())]
         if not tried:
             break
-        losses = loss(problem.flipped(kept, tried)).tolist()
         own = set(kept)
-        gains = [
-            present - one + (prices[str(node)] if node in own else -prices[str(node)])
-            for node, one in zip(tried, losses, strict=True)
-        ]
-        best = max(range(len(tried)), key=lambda i: gains[i])
-        if gains[best] <= SETTINGS.rounding:
+        worth = torch.tensor([price if node in own else -price for node in tried])
+        heats = race(problem, kept, tried, loss, worth)
+        missed = dict(zip(tried, heats.values, strict=True))
+        best = heats.order[0]
+        node = tried[best]
+        value = float(loss(problem.metric([tuple(_flip(kept, node))]))[0])
+        if present - value + float(worth[best]) <= SETTINGS.rounding:
             break
-        node, present = tried[best], losses[best]
-        source, to = (kept, others) if node in own else (others, kept)
-        source.remove(node)
+        present, to = value, (others if node in own else kept)
+        (kept if node in own else others).remove(node)
         to.append(node)
-    return tuple(kept)
+    return tuple(sorted(kept, key=lambda node: -missed.get(node, 0.0)))
+
+
+def _flip(circuit: Sequence[Site], node: Site) -> list[Site]:
+    if node in set(circuit):
+        return [one for one in circuit if one != node]
+    return [*circuit, node]
 
 
 def nested(circuit: Sequence[Site], steps: Sequence[Step]) -> list[Site]:
@@ -334,14 +366,9 @@ def nested(circuit: Sequence[Site], steps: Sequence[Step]) -> list[Site]:
 
 
 def estimated_effects(
-    problem: Problem, nodes: tuple[Site, ...], some: slice
+    problem: Problem, nodes: tuple[Site, ...]
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "node batch"]]:
-    """The circuit's metric, and to first order what each node adds: ⟨∂m/∂z, z − μ⟩ there.
-
-    Args:
-        some: The examples to run.
-    """
-    problem = problem.select(some)
+    """The circuit's metric, and to first order what each node adds: ⟨∂m/∂z, z − μ⟩ there."""
     metrics, columns = [], []
     for part in parts(len(problem.batch), problem.model.network.device):
         batch, ablation = problem.batch.select(part), problem.ablation.select(part)
@@ -370,14 +397,15 @@ def _left_order(rounds: Sequence[Round], best: Round, scores: Scores) -> list[st
     return [n for n in dict.fromkeys((*order, *scores.ranking())) if n not in circuit]
 
 
-def _effects(scores: Scores, loss: Loss, state: _State) -> dict[str, float]:
+def _effects(problem: Problem, scores: Scores, rounds: Iterable[Round]) -> Mapping[str, float]:
     """What a node adds to faithfulness: as it was seen to leave, else in the whole model."""
-    values = scores.values.tolist()
-    effect = {n: v / loss.scale for n, v in zip(scores.sources, values, strict=True)}
-    for one in state.rounds:
+    values, scale = scores.values.tolist(), float(problem.reference.scale)
+    effect = {n: v / scale for n, v in zip(scores.sources, values, strict=True)}
+    for one in rounds:
         for before, step in zip(one.steps, one.steps[1:], strict=False):
-            fall = before.faithfulness - step.faithfulness
-            effect |= dict.fromkeys(step.removed, fall / len(step.removed))
+            if before.prompts == step.prompts and step.removed:
+                fall = before.faithfulness - step.faithfulness
+                effect |= dict.fromkeys(step.removed, fall / len(step.removed))
     return effect
 
 
@@ -387,15 +415,16 @@ searches.register("eliminate")(
         "drops what is missed least, then keeps the circuit that is worth its price",
         find,
         {
-            "pool": Option(
-                0.33,
-                "share of the nodes that joins in a round, the best by score",
-                low=0.0,
-                high=1.0,
+            "most_prompts": Option(
+                256, "prompts that the search may take while its check does not hold", low=1
             ),
+            "pool": Option(0.33, "share of the nodes that joins in a round", low=0.0, high=1.0),
             "price": PRICE,
             "max_size": MAX_SIZE,
-            "tolerance": Option(0.05, "ends when |1 − faithfulness| is below", low=0.0),
+            "tolerance": Option(0.05, "|1 − faithfulness| that is near enough", low=0.0),
+            "precision": Option(
+                0.05, "half of the 95% interval on check prompts that is precise enough", low=0.0
+            ),
             "rounds": Option(3, "rounds at most", low=1),
             "order": Option(
                 "measured",

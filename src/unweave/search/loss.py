@@ -7,28 +7,39 @@ from torch import Tensor
 
 from unweave.scores.problem import Problem, Reference
 
-# Weight of single examples' deviations beside that of their mean: without it a circuit may be right
-# on average and wrong on every example.
-_EXAMPLES = 0.5
+# Weight of single examples' deviations beside that of their mean. The mean alone is indifferent:
+# many circuits are right on average, and which of them is found changes with the prompts. With
+# this weight searches on other prompts find the same (docs/rules.md).
+EXAMPLES = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """`|1 − f| + w·mean_b |m_b(C) − m_b(M)| / |m(M) − m(∅)|`"""
+    """`|1 − f| + w·mean_b |m_b(C) − m_b(M)| / |m(M) − m(∅)|`
+
+    Args:
+        scale: |m(M) − m(∅)|, of all examples also where only some are looked at.
+    """
 
     reference: Reference
     scale: float
 
     @staticmethod
     def of(problem: Problem) -> "Loss":
-        return Loss(problem.reference, float(problem.reference.scale))
+        return Loss(problem.reference, abs(float(problem.reference.scale)))
 
     def __call__(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
-        off = (metric - self.reference.full) / abs(self.scale)
-        return (1 - self.faithfulness(metric)).abs() + _EXAMPLES * off.abs().mean(1)
+        return self.parts(metric).mean(1)
+
+    def parts(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, "circuit batch"]:
+        """Each example's part of the loss: their mean is the loss, and differences between two
+        circuits are compared example by example."""
+        off = (metric - self.reference.full) / self.scale
+        return off.mean(1, keepdim=True).sign() * off + EXAMPLES * off.abs()
 
     def faithfulness(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
-        return (metric.mean(1) - self.reference.empty.mean()) / self.scale
+        """`(m(C) − m(∅)) / (m(M) − m(∅))`"""
+        return self.reference.faithfulness(metric)
 
     def select(self, examples: slice) -> "Loss":
         """The same on a part of the examples, with the scale of all."""

@@ -19,8 +19,10 @@ class Settings:
             known from elsewhere.
         soon: Faithfulness is measured again after this many nodes, then less and less often.
         rounding: A smaller effect may be float32's.
+        prompts: On how many prompts it is measured.
     """
 
+    prompts: int = 32
     tried: int = 24
     soon: int = 3
     rounding: float = 1e-6
@@ -38,6 +40,7 @@ def measured_order(
         others: The nodes outside, the likeliest to be needed first.
         effects: What each adds to faithfulness, as far as it is known.
     """
+    problem = problem.select(slice(0, SETTINGS.prompts))
     reference, kept = problem.reference, tuple(map(parse, circuit))
     tried, rest = others[: SETTINGS.tried], others[SETTINGS.tried :]
     gains = reference.faithfulness(problem.flipped(kept, list(map(parse, tried))))

@@ -16,12 +16,19 @@ from unweave.sites import Site, parse
 
 @dataclass(frozen=True)
 class Step:
-    """A circuit on the way down: its size and loss, and the nodes that left to reach it."""
+    """A circuit on the way down: its size and loss, and the nodes that left to reach it.
+
+    Args:
+        prompts: On how many prompts it was run.
+        blocks: Whether nodes left in blocks.
+    """
 
     size: int
     loss: float
     faithfulness: float
     removed: tuple[str, ...]
+    prompts: int
+    blocks: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,7 @@ class Search:
 
 
 # Options that several searches have.
-PRICE = Option(0.005, "faithfulness that one more node must be worth", low=0.0, high=1.0)
+PRICE = Option(0.01, "faithfulness that one more node must be worth", low=0.0, high=1.0)
 MAX_SIZE = Option(0, "largest circuit to return; 0 for no limit", low=0)
 
 searches: Registry[Search] = Registry("search", "unweave.search")

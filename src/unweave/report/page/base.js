@@ -32,7 +32,7 @@ const asMap = (x) => (x && typeof x === "object" && !Array.isArray(x) ? x : {});
 /** A number in few digits; a dash for what is no number. */
 function num(x, digits = 3) {
   if (!isNumber(x)) return "–";
-  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5)) return x.toExponential(1).replace("-", "−");
+  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5)) return x.toExponential(1).replaceAll("-", "−");
   return String(Number(x.toPrecision(digits))).replace("-", "−");
 }
 const signed = (x, digits = 3) => (isNumber(x) && x > 0 ? "+" : "") + num(x, digits);
@@ -63,7 +63,7 @@ function flat(value) {
 
 /** What a panel says when there is nothing to draw. */
 function empty(host, text, command) {
-  host.replaceChildren(el("p", {class: "empty"}, text, command ? [" ", el("code", {}, command)] : null));
+  host.replaceChildren(el("p", {class: "empty"}, text, command ? [" ", el("code", {}, show(command, 600))] : null));
 }
 
 /** A table behind a summary: the same figures for screen readers, copying and print. */

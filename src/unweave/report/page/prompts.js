@@ -37,7 +37,7 @@ function promptsPanel(host, run, net, on) {
   };
   const restart = (wanted) => {
     const rows = promptRows(run.prompts[pick.value]);
-    promptTable(list, run, rows, choose);
+    promptTable(list, run, rows, pick.value, choose);
     scatterPart(scatter, run, rows, choose);
     if (rows[wanted]) choose(rows[wanted]);
     else promptDetail(one, run, net, rows[0], pick.value);
@@ -46,7 +46,7 @@ function promptsPanel(host, run, net, on) {
   restart(Number(chosenView("prompt", "-1")));
 }
 
-function promptTable(host, run, rows, choose) {
+function promptTable(host, run, rows, split, choose) {
   const measured = rows.some((r) => isNumber(r.model));
   const columns = measured ? METRIC_COLUMNS : METRIC_COLUMNS.slice(0, 2);
   const state = {by: measured ? "gap" : "index", down: true}, head = el("thead"), body = el("tbody"), more = el("button", {type: "button"});
@@ -67,8 +67,8 @@ function promptTable(host, run, rows, choose) {
   const name = asMap(run.metric).name || "metric";
   const told = measured
     ? `${name[0].toUpperCase() + name.slice(1)} on each prompt, of the whole model, of the circuit and with every node ablated; the gap is the distance of model and circuit. At 0 or below the answer is wrong.`
-    : "The metric of each prompt was not kept in this run: ";
-  host.replaceChildren(el("p", {class: "muted"}, told, measured ? null : el("code", {}, run.commands.discover)),
+    : split === "discover" ? "Metrics are compared on held-out prompts; of these, the scores of nodes are known." : "The metric of each prompt was not kept in this run; a new one keeps it: ";
+  host.replaceChildren(el("p", {class: "muted"}, told, measured || split === "discover" ? null : el("code", {}, run.commands.discover)),
     el("div", {class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Prompts"}, el("table", {class: "compare prompts"}, head, body)), more);
   draw();
 }
@@ -97,6 +97,9 @@ function scatterPart(host, run, rows, choose) {
   host.append(el("p", {class: "muted"}, `On the broken line circuit and model agree. Orange: the model or the circuit is wrong (${wrong} of ${known.length}).`));
 }
 
+/** A text as one argument of a shell. */
+const shellQuoted = (text) => `'${String(text).replaceAll("'", "'\\''")}'`;
+
 /** One prompt: its tokens, words and nodes; attention follows in the graph's panel. */
 function promptDetail(host, run, net, row, split) {
   if (!row || !row.prompt) {
@@ -106,7 +109,7 @@ function promptDetail(host, run, net, row, split) {
   const {prompt, index} = row, words = prompt.words || (split === "evaluate" && index === 0 ? run.words : null);
   const part = el("div"), nodes = el("div");
   if (asList(asMap(words).words).length) wordsPanel(part, run, words);
-  else empty(part, "Its words were not scored:", `${run.commands.attribute} ${JSON.stringify(show(prompt.clean, 300))}`);
+  else empty(part, "Its words were not scored:", `${run.commands.attribute} ${shellQuoted(prompt.clean)}`);
   const values = prompt.effects ? Object.entries(asMap(prompt.effects)) : asList(prompt.scores).map((v, i) => [net.nodes[i].site, v]);
   const sorted = sortedBy(values.filter(([, v]) => isNumber(v)), ([, v]) => Math.abs(v)).slice(0, 20);
   if (sorted.length) bars(nodes, `${prompt.effects ? "Effects" : "Scores"} of nodes on this prompt`, prompt.effects ? "effect" : "score", sorted);

@@ -30,7 +30,7 @@ function completenessPart(found, count) {
   if (knockouts.length) {
     const box = el("div"), all = knockouts.flatMap((k) => [k.circuit, k.model]);
     const range = [Math.max(-1.5, Math.min(0, ...all)), Math.min(2.2, Math.max(1, ...all))];
-    host.append(box, el("p", {class: "muted"}, "Each dot: the same nodes ablated in the circuit and in the whole model. On the line the circuit misses nothing; below it the model has something to fall back on that the circuit lacks."));
+    host.append(box, el("p", {class: "muted"}, "Each dot: the same nodes ablated in the circuit and in the whole model. On the line the circuit misses nothing; below it the model has something to fall back on that the circuit lacks; above it the circuit keeps more than the model does."));
     chart(box, {
       title: "Faithfulness after a knockout", aspect: 0.75, x: {label: "model without these nodes", range}, y: {label: "circuit without them", range},
       lines: [{name: "knockouts", x: knockouts.map((k) => k.model), y: knockouts.map((k) => k.circuit), dots: true}, {name: "equal", x: range, y: range, dash: true}],

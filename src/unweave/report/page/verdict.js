@@ -40,10 +40,10 @@ function ablationFigure(host, rows) {
       hoverinfo: "text", hovertext: known.map((r) => literal(`${r.ablation}, ${r.by}: ${num(r.value)}`)),
     }],
     layout: {
-      margin: {l: 150, r: 12, t: 14, b: 40},
+      margin: {l: 165, r: 12, t: 14, b: 40},
       shapes: [0, 1].map((x) => ({type: "line", yref: "paper", y0: 0, y1: 1, x0: x, x1: x, layer: "below", line: {color: colour("muted"), width: 1, dash: "5px,4px"}})),
       xaxis: axis("faithfulness", {range: [Math.max(-1, Math.min(0, ...all)) - 0.08, Math.min(2.2, Math.max(1, ...all)) + 0.08]}),
-      yaxis: axis("", {range: [known.length - 0.5, -0.5], showgrid: false, tickvals: known.map((_, i) => i), ticktext: known.map((r) => literal(`${r.ablation} (${r.by})`, 24))}),
+      yaxis: axis("", {range: [known.length - 0.5, -0.5], showgrid: false, tickvals: known.map((_, i) => i), ticktext: known.map((r) => literal(`${r.ablation} (${r.by})`, 32))}),
     },
   }));
 }

@@ -1,0 +1,92 @@
+"""Which nodes of a circuit are certain: effects with their errors, and what could replace them.
+
+All on prompts that the search did not use:
+
+1. Every node leaves the circuit, and every candidate outside joins it, one at a time. 2. The
+effect of a node is what faithfulness loses without it, with its 95% interval. 3. Prompts are
+resampled: the frequency of a node is the share of resamples in which it is worth its price. 4. A
+candidate j can take the place of node i if the circuit with j instead of i is not worse; pairs that
+effects, added up, call possible are run.
+
+A node is *interchangeable* if another can take its place, *core* if none can and it is worth its
+price in at least 95% of the resamples, and *supporting* otherwise.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unweave.circuits import Evidence
+from unweave.estimates import estimate
+from unweave.scores.problem import Problem
+from unweave.search.loss import Loss
+from unweave.sites import Site
+
+_RESAMPLES = 200
+_ALWAYS = 0.95  # the share of resamples from which on a node counts as always needed
+
+
+def certainty(
+    problem: Problem, circuit: Sequence[Site], outside: Sequence[Site], price: float
+) -> dict[str, Evidence]:
+    """Evidence for every node of a circuit.
+
+    Args:
+        problem: Prompts that the circuit was not found on.
+        outside: Candidates that may take a node's place.
+        price: What a node has to be worth.
+    """
+    loss, reference, own = Loss.of(problem), problem.reference, len(circuit)
+    base, flipped = problem.metric([circuit]), problem.flipped(circuit, [*circuit, *outside])
+    effects = reference.samples(base) - reference.samples(flipped[:own])
+    gains = loss.parts(flipped) - loss.parts(base)
+    needed = _frequency(gains[:own], price)
+    swaps = _swaps(problem, loss, circuit, outside, base, flipped)
+    evidence = {}
+    for i, node in enumerate(circuit):
+        found, often = estimate(effects[i]), float(needed[i])
+        group = "supporting" if often < _ALWAYS else "core"
+        if swaps[i]:
+            group = "interchangeable"
+        interval = (found.low, found.high)
+        evidence[str(node)] = Evidence(found.value, interval, often, group, swaps[i])
+    return evidence
+
+
+def _frequency(gains: Float[Tensor, "node batch"], price: float) -> Float[Tensor, " node"]:
+    """In which share of resampled prompts the circuit is worse without each node, at its price."""
+    draw = torch.Generator().manual_seed(0)
+    count = gains.shape[1]
+    rows = torch.randint(count, (_RESAMPLES, count), generator=draw).to(gains.device)
+    return (gains[:, rows].mean(2) > price).double().mean(1)
+
+
+def _swaps(
+    problem: Problem,
+    loss: Loss,
+    circuit: Sequence[Site],
+    outside: Sequence[Site],
+    base: Float[Tensor, "1 batch"],
+    flipped: Float[Tensor, "change batch"],
+) -> list[tuple[str, ...]]:
+    """By node of the circuit, the candidates that can take its place."""
+    without, added = flipped[: len(circuit)], flipped[len(circuit) :]
+    present = float(loss(base)[0])
+    pairs = []
+    for i in range(len(circuit)):
+        if not len(added):
+            break
+        # To first order changes add up; the best guess of each node is then run.
+        guesses = loss(without[i] + added - base)
+        best = int(guesses.argmin())
+        if float(guesses[best]) <= present:
+            pairs.append((i, best))
+    swapped = [(*(node for k, node in enumerate(circuit) if k != i), outside[j]) for i, j in pairs]
+    found: list[tuple[str, ...]] = [()] * len(circuit)
+    if pairs:
+        for (i, j), value in zip(pairs, loss(problem.metric(swapped)).tolist(), strict=True):
+            if value <= present:
+                found[i] = (str(outside[j]),)
+    return found

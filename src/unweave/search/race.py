@@ -1,0 +1,89 @@
+"""Races: of many changes of a circuit, the best ones; clearly worse ones see few prompts.
+
+1. Every change is run on the first prompts. 2. Those whose loss is above the best one's by more
+than two standard errors of their difference, example by example, are out. 3. The others see four
+times as many prompts, until one is left or all prompts are used. Close calls are decided by all
+prompts, so that other prompts decide them alike; clear ones cost little.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unweave.estimates import standard_error
+from unweave.scores.problem import Problem
+from unweave.search.loss import Loss
+from unweave.sites import Site
+
+_FIRST = 24  # prompts of the first heat
+_MORE = 4  # how many times as many prompts the next heat has
+_ERRORS = 2.0  # standard errors that a change has to be worse by to be out
+
+
+@dataclass(frozen=True, eq=False)
+class Heats:
+    """The outcome of a race.
+
+    Args:
+        metric: Each change's metric; NaN on prompts that it did not see.
+        seen: On how many prompts each was run.
+        values: Each change's loss on those, less what it is worth.
+    """
+
+    metric: Float[Tensor, "change batch"]
+    seen: list[int]
+    values: list[float]
+
+    @property
+    def order(self) -> list[int]:
+        """Changes from the best to the worst: those that lasted longer come first."""
+        return sorted(range(len(self.seen)), key=lambda i: (-self.seen[i], self.values[i]))
+
+
+def race(
+    problem: Problem,
+    circuit: Sequence[Site],
+    changes: Sequence[Site],
+    loss: Loss,
+    worth: Float[Tensor, " change"],
+    wanted: int = 1,
+) -> Heats:
+    """Runs the circuit without each of its own nodes, and with each of the others.
+
+    Args:
+        worth: What each change saves (a node's price) or costs (negative), beside the loss.
+        wanted: How many changes are to last to the end.
+    """
+    total, alive = len(problem.batch), torch.ones(len(changes), dtype=torch.bool)
+    metric = loss.reference.full.new_full((len(changes), total), torch.nan)
+    seen, values = [0] * len(changes), [torch.inf] * len(changes)
+    start, end = 0, min(_FIRST, total)
+    worth = worth.to(metric)
+    while True:
+        index = alive.nonzero().flatten().tolist()
+        part, chosen = problem.select(slice(start, end)), [changes[i] for i in index]
+        metric[index, start:end] = part.flipped(circuit, chosen)
+        parts = loss.select(slice(0, end)).parts(metric[index, :end])
+        costs = parts.mean(1) - worth[index]
+        for i, cost in zip(index, costs.tolist(), strict=True):
+            seen[i], values[i] = end, cost
+        if end == total:
+            break
+        left = _close(parts, costs, wanted)
+        alive[index] = left.cpu()
+        if int(alive.sum()) <= wanted:
+            break
+        start, end = end, min(_MORE * end, total)
+    return Heats(metric, seen, values)
+
+
+def _close(
+    parts: Float[Tensor, "change batch"], costs: Float[Tensor, " change"], wanted: int
+) -> Bool[Tensor, " change"]:
+    """Which changes are not clearly worse than the last of the wanted ones."""
+    mark = int(costs.argsort(stable=True)[min(wanted, len(costs)) - 1])
+    error = standard_error(parts - parts[mark])
+    return costs - costs[mark] <= _ERRORS * error

@@ -1,0 +1,84 @@
+"""What the site is made with: formulas, lists from the source, pictures."""
+
+import importlib.util
+import xml.etree.ElementTree as ElementTree
+from types import ModuleType
+
+import pytest
+import torch
+from snippets import ROOT
+
+import unweave
+from unweave import Scores
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def script(name: str) -> ModuleType:
+    """A script of docs/, which is not a package."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_formulas_become_mathml():
+    page = r'<p><span class="arithmatex">\(\lvert a_s\rvert &lt; \beta\'\)</span></p>'
+    page = page.replace(r"\'", "'")
+    found = script("hooks").on_page_content(page)
+    assert found.startswith("<p><math")
+    assert "arithmatex" not in found
+    assert "<msub><mi>a</mi><mi>s</mi></msub>" in found
+    assert "&#x0003C;" in found
+
+
+def test_errors_are_listed_with_names_for_values():
+    source = """
+raise UnweaveError(f"{name!r} is not a site: expected {kinds[0]}" " or other")
+raise UnweaveError(str(error))
+raise ValueError("not ours, whatever it says")
+"""
+    assert list(script("hooks").messages(source)) == [
+        "‹name› is not a site: expected ‹kinds› or other"
+    ]
+    assert "is not a site: expected e.g. a9.h6" in script("hooks").error_list()
+
+
+def test_every_public_name_is_in_the_reference():
+    hooks = script("hooks")
+    assert set(hooks.public_names()) == set(unweave.__all__) - {"__version__"}
+    listed = hooks.on_page_markdown("<!-- public names -->")
+    assert all(f"::: unweave.{name}" in listed.splitlines() for name in hooks.public_names())
+
+
+@pytest.fixture
+def drawn() -> ElementTree.Element:
+    nodes = [{"site": "a0.h1", "score": 0.5}, {"site": "a3.h2", "score": -2.0}]
+    circuit = {"nodes": nodes, "size": 2, "total": 8, "model": "a <b> model", "faithfulness": 0.98}
+    prompt = {"clean": "A & B", "answers": [" B"], "distractors": [" A"]}
+    names = ("a0.h1", "a3.h2")
+    pairs = {"signed": torch.tensor([[0.0, -1.5], [0.0, 0.0]])}
+    scores = Scores(names, torch.zeros(2), torch.zeros(2, 1), names, pairs)
+    text = script("pictures").circuit_svg({"prompts": {"evaluate": [prompt]}}, circuit, scores)
+    return ElementTree.fromstring(text)
+
+
+def test_a_picture_shows_nodes_by_score_and_lines_by_sign(drawn: ElementTree.Element):
+    circles = drawn.findall(f"{SVG}circle")
+    assert [c.get("class") for c in circles] == ["node-up rim", "node-down rim"]
+    small, large = (float(c.get("r", 0)) for c in circles)
+    assert small < large
+    low, high = (float(c.get("cy", 0)) for c in circles)
+    assert high < low, "later layers are higher"
+    lines = [p for p in drawn.findall(f"{SVG}path") if p.get("stroke-dasharray") is None]
+    assert [line.get("class") for line in lines] == ["down"]
+    texts = [t.text for t in drawn.findall(f"{SVG}text")]
+    assert {"a0.h1", "a3.h2", "layer 3", "B, not A", "A & B …"} <= set(texts)
+
+
+def test_pictures_are_small():
+    pictures = list((ROOT / "docs" / "pictures").iterdir())
+    assert {path.name for path in pictures} == {"circuit.svg", "report.png"}
+    assert all(0 < path.stat().st_size <= 300_000 for path in pictures)

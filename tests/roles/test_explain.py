@@ -1,0 +1,152 @@
+"""Roles of models that were wired to have them; definitions as data; sentences; checks."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from oracles.explained import synthetic
+
+from unweave.behaviours.synthetic.known_roles import ROLES, known_roles
+from unweave.behaviours.task import made
+from unweave.errors import UnweaveError
+from unweave.experiments.files import plain
+from unweave.model.synthetic import tracr_programs
+from unweave.roles import explain, explain_with_cost
+from unweave.roles.definitions import bundled_roles, read_roles
+from unweave.roles.explain import RoleFound
+from unweave.roles.measurements import VALUES
+from unweave.roles.sentences import sentence
+
+needs_tracr = pytest.mark.skipif(
+    not tracr_programs.available(), reason='tracr is not installed: pip install "unweave[tracr]"'
+)
+WIRED = [(name, ablation) for name in made if "wired" in name for ablation in ("mean", "zero")]
+COMPILED = [(name, "zero") for name in made if "tracr" in name]  # zero ablation needs most nodes
+CASES = WIRED + [pytest.param(*case, marks=needs_tracr) for case in COMPILED]
+
+
+@pytest.mark.parametrize(("name", "ablation"), CASES)
+def test_every_node_has_the_roles_it_was_wired_for_and_no_other(name, ablation):
+    problem = synthetic(name, ablation, prompts=32, seed=5)
+    found, cost = explain_with_cost(problem, problem.nodes)
+    given = {one.node: tuple(role.name for role in one.roles) for one in found if one.roles}
+    known = {node: set(roles) for node, roles in known_roles(name, ablation).items()}
+    assert {node: set(roles) for node, roles in given.items()} == known
+    assert all(check.held for one in found for role in one.roles for check in role.checks)
+    assert cost.passes < 20
+
+
+def test_every_role_of_a_head_is_wired_somewhere():
+    wired = {role for known in ROLES.values() for roles in known.values() for role in roles}
+    heads = {role.name for role in bundled_roles().roles if "head" in role.of}
+    assert heads <= wired | {"positional"}
+
+
+@pytest.fixture(scope="module")
+def inhibition():
+    return {one.node: one for one in explain(synthetic("wired-inhibition"), ["0.0", "1.1", "2.2"])}
+
+
+def test_sentences_tell_what_was_wired(inhibition):
+    start, *parts = inhibition["a1.h1"].sentence.split("; ")
+    assert start == (
+        "a1.h1 attends from `end` (100%) to the distractor's token (100% of its weight)"
+    )
+    assert parts[:4] == [
+        "it turns later heads away from the distractor's token",
+        "checked: without it they attend there more: held",
+        "its key comes from a0.h0 (100%) (checked: without a0.h0 there its output falls by 83%: "
+        "held)",
+        "it changes the query of a2.h2 (100%)",
+    ]
+    effect = inhibition["a1.h1"].measurements.effect
+    assert parts[4] == (
+        f"without it the metric falls by {effect.mean:.2f} ± {effect.error:.2f}, "
+        "through later nodes."
+    )
+
+
+def test_a_sentence_says_when_a_check_did_not_hold_or_was_not_made(inhibition):
+    roles = {role.name: role for role in bundled_roles().roles}
+    for value, words in ((0.1, "did not hold"), (math.nan, "could not be tested")):
+        random = {"previous": value, "duplicate": value, "induction": value}
+        node = replace(inhibition["a0.h0"].measurements, random=random)
+        role = RoleFound.of(roles["duplicate token"], node)
+        told = sentence(node, [(role.says, role.checks)])
+        assert f"checked: it does so on random tokens: {words}" in told
+
+
+def test_a_node_that_does_not_matter_has_no_role(inhibition):
+    node = inhibition["a2.h2"].measurements
+    assert [role.name for role in bundled_roles().of(node)] == ["mover"]
+    assert bundled_roles().of(replace(node, effect_share=0.009)) == []
+
+
+def test_figures_that_were_not_measured_meet_nothing(inhibition):
+    node = replace(inhibition["a2.h2"].measurements, copying=math.nan)
+    assert bundled_roles().of(node) == []
+
+
+def test_the_record_is_json(inhibition):
+    record = json.loads(json.dumps(plain(inhibition["a2.h2"].to_json())))
+    assert record["role"] == "mover"
+    (role,) = record["roles"]
+    assert role["checks"][0]["held"] is True
+    assert role["evidence"].keys() == {"at_read", "copying", "direct_share", "spread"}
+    assert record["measurements"]["feeds"]["q"]["a1.h1"] == pytest.approx(1, abs=0.01)
+
+
+def test_every_measure_has_its_number(inhibition):
+    assert inhibition["a2.h2"].measurements.values().keys() == VALUES.keys()
+
+
+def test_a_users_roles_are_added_and_replace(tmp_path, inhibition):
+    file = tmp_path / "own.toml"
+    file.write_text(
+        '[[role]]\nname = "key feeder"\nof = "head"\nsays = "marks keys"\n'
+        'evidence = [{ measure = "reads_k", at_least = 0.9 }]\n'
+        '[[role]]\nname = "mover"\nof = ["head"]\nsays = "moves"\n'
+        'evidence = [{ measure = "copying", at_least = 2 }]\n'
+    )
+    roles = read_roles(file)
+    names = {
+        node: [role.name for role in roles.of(one.measurements)] for node, one in inhibition.items()
+    }
+    assert names == {
+        "a0.h0": ["duplicate token", "key feeder"],
+        "a1.h1": ["inhibition"],
+        "a2.h2": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[role]]\nname = 'x'", "role 'x' has no of, says, evidence"),
+        ("role = 3", "expected roles as"),
+        ("=", "is not TOML"),
+        (
+            "[[role]]\nname='x'\nof='head'\nsays='y'\nevidence=[{measure='copyin', at_least=1}]",
+            "requires 'copyin', which is not measured: did you mean copying",
+        ),
+        (
+            "[[role]]\nname='x'\nof='head'\nsays='y'\nevidence=[{measure='copying', over=1}]",
+            "expected at_least or at_most, found over",
+        ),
+        (
+            "[[role]]\nname='x'\nof='neuron'\nsays='y'\nevidence=[{measure='copying', at_least=1}]",
+            "expected head or mlp",
+        ),
+    ],
+)
+def test_bad_roles(tmp_path, text, message):
+    file = tmp_path / "roles.toml"
+    file.write_text(text)
+    with pytest.raises(UnweaveError, match=message):
+        read_roles(file)
+
+
+def test_roles_that_are_not_there(tmp_path):
+    with pytest.raises(UnweaveError, match="cannot read the roles"):
+        read_roles(tmp_path / "none.toml")
