@@ -94,17 +94,19 @@ def find_method(name: str | None, score: str | None = None, search: str | None =
     Raises:
         UnweaveError: For an unknown name.
     """
-    name = name or DEFAULT
+    name = DEFAULT if name is None else name
     if name not in METHODS and "+" in name:
         # "eap-ig+eliminate": a pair by its parts, as tables and records have it.
-        parts = name.partition("+")
-        score, search, name = score or parts[0], search or parts[2], DEFAULT
+        parts, name = name.partition("+"), DEFAULT
+        score = parts[0] if score is None else score
+        search = parts[2] if search is None else search
     if name not in METHODS:
         raise UnweaveError(f"unknown method {name!r}: {nearest(name, METHODS)}, or SCORE+SEARCH")
     method = METHODS[name]
     if score is None and search is None:
         return method
-    score, search = score or method.score, search or method.search
+    score = method.score if score is None else score
+    search = method.search if search is None else search
     if (score, search) == (method.score, method.search):
         return method
     for registry, part in ((scores, score), (searches, search)):
