@@ -65,7 +65,7 @@ COMMANDS: list[tuple[str, str]] = [
     (f"{D} --held-out 99999999", "99999999 prompts"),
     (f"{D} --seed x", "--seed"),
     (f"{D} --model nowhere/x.gguf", "no such file or folder"),
-    (f"{D} --model ''", "unknown model ''"),
+    (f"{D} --model ''", "has no config.json"),
     (f"{D} --device nonsense", "nonsense"),
     (f"{D} --resume", "--resume needs the run's folder"),
     (f"{D} --out {NOTES}", "is a file: choose another folder"),

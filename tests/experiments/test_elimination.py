@@ -1,22 +1,25 @@
 """Elimination, piece by piece, on a problem with enough nodes for blocks to leave."""
 
-import math
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from oracles.closeness import assert_close
 
+from unweave.circuits import Scores
 from unweave.experiments.specification import Experiment, Specification
 from unweave.model.loading import load
 from unweave.patching.circuits import run_circuits
 from unweave.patching.flips import run_flips
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores
-from unweave.search.eliminate import SETTINGS, eliminate, nested, polish
+from unweave.search.eliminate import SETTINGS, nested, polish
 from unweave.search.loss import Loss
 from unweave.search.order import interleaved
-from unweave.search.search import searches
-from unweave.sites import Site
+from unweave.search.search import Finding, searches
+from unweave.sites import Site, parse
 
 TASK = "wired-induction"
 
@@ -34,8 +37,23 @@ def many() -> Problem:
     return Experiment.set_up(how, load(TASK)).discovery
 
 
-def prices(problem: Problem, price: float) -> dict[str, float]:
-    return {str(node): price for node in problem.nodes}
+@dataclass
+class Kept:
+    """A checkpoint that keeps every state, as a run folder would have it at that moment."""
+
+    states: list[str] = field(default_factory=list)
+
+    def load(self) -> dict[str, Any] | None:
+        return json.loads(self.states[-1]) if self.states else None
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        self.states.append(json.dumps(state))
+
+
+@pytest.fixture(scope="module")
+def searched(many: Problem) -> tuple[Scores, Finding, Kept]:
+    found, kept = scores["eap"].run(many), Kept()
+    return found, searches["eliminate"].run(many, found, {}, kept), kept
 
 
 def test_flips_equal_the_circuits_run_one_by_one(problem: Problem) -> None:
@@ -46,46 +64,50 @@ def test_flips_equal_the_circuits_run_one_by_one(problem: Problem) -> None:
     assert_close(fast, slow)
 
 
-def test_elimination_is_nested_and_its_losses_are_those_of_its_circuits(many: Problem) -> None:
-    loss = Loss.of(many)
-    steps = list(eliminate(many, many.nodes, loss, prices(many, 0.01)))
-    assert any(len(step.removed) > 2 for step in steps), "blocks leave"
-    assert any(len(step.removed) == 1 for step in steps), "and single nodes"
-    order = nested(many.nodes, steps)
-    assert sorted(map(str, order)) == sorted(map(str, many.nodes))
-    circuits = [tuple(order[: step.size]) for step in steps]
-    losses = loss(many.metric(circuits)).tolist()
-    assert [step.loss for step in steps] == pytest.approx(losses, abs=1e-5)
-    assert [step.size for step in steps] == sorted({step.size for step in steps}, reverse=True)
+def test_elimination_is_nested_and_its_losses_are_those_of_its_circuits(
+    many: Problem, searched: tuple[Scores, Finding, Kept]
+) -> None:
+    loss, finding = Loss.of(many), searched[1]
+    first = finding.rounds[0]
+    assert any(len(step.removed) > 2 for step in first.steps), "blocks leave"
+    assert any(1 <= len(step.removed) <= 2 for step in first.steps), "and single nodes"
+    joined = [parse(name) for name in first.selected]
+    order = nested(joined, first.steps)
+    assert sorted(map(str, order)) == sorted(first.selected)
+    circuits = [tuple(order[: step.size]) for step in first.steps]
+    assert [step.loss for step in first.steps] == pytest.approx(
+        loss(many.metric(circuits)).tolist(), abs=1e-5
+    )
+    sizes = [step.size for step in first.steps]
+    assert sizes == sorted(sizes, reverse=True)
 
 
-def test_elimination_goes_on_from_any_step(many: Problem) -> None:
-    loss, price = Loss.of(many), prices(many, 0.005)
-    steps = list(eliminate(many, many.nodes, loss, price))
-    for count in (1, 3, len(steps) // 2, len(steps) - 1):
-        rest = eliminate(many, many.nodes, loss, price, done=steps[:count])
-        assert list(rest) == steps[count:]
+def test_the_search_goes_on_from_every_state(
+    many: Problem, searched: tuple[Scores, Finding, Kept]
+) -> None:
+    found, finding, kept = searched
+    assert len(kept.states) > 5
+    for count in range(1, len(kept.states) + 1):
+        again = searches["eliminate"].run(many, found, {}, Kept(kept.states[:count]))
+        assert again == finding, f"from state {count}"
 
 
-def test_polish_ends_where_no_single_change_pays(many: Problem) -> None:
-    loss, price = Loss.of(many), 0.005
-    steps = list(eliminate(many, many.nodes, loss, prices(many, price)))
-    order = nested(many.nodes, steps)
-    size = min(step.size for step in steps if step.loss <= SETTINGS.worst)
-    start, left = tuple(order[:size]), order[size : size + SETTINGS.returning]
+def test_polish_ends_where_no_single_change_pays(
+    many: Problem, searched: tuple[Scores, Finding, Kept]
+) -> None:
+    loss, price, finding = Loss.of(many), 0.005, searched[1]
+    order = [parse(name) for name in finding.ranking]
+    start, left = tuple(order[:8]), order[8:]
 
     def value(circuit: tuple[Site, ...]) -> float:
         return float(loss(many.metric([circuit]))[0]) + price * len(circuit)
 
-    found = polish(many, start, left, loss, prices(many, price), len(many.nodes))
+    found = polish(many, start, left, loss, price, len(many.nodes))
     assert value(found) <= value(start) + 1e-6
-    for node in (*start, *left):
+    for node in (*start, *left[: SETTINGS.returning]):
         changed = tuple(set(found) ^ {node})
-        assert not changed or value(changed) >= value(found) - 1e-5
-    assert len(polish(many, start, left, loss, prices(many, 0.0), size)) <= size
-    nothing = tuple(order[-2:])
-    assert value(nothing) > SETTINGS.worst
-    assert polish(many, nothing, left, loss, prices(many, price), len(many.nodes)) == nothing
+        assert not changed or value(changed) >= value(found) - 1e-5, node
+    assert len(polish(many, start, left, loss, 0.0, len(start))) <= len(start)
 
 
 def test_positive_and_negative_nodes_interleave_after_the_circuit() -> None:
@@ -122,4 +144,3 @@ def test_every_node_is_ranked_after_the_circuit(many: Problem, order: str) -> No
     assert best.circuit == found.circuit
     loss = Loss.of(many)
     assert best.loss == pytest.approx(float(loss(many.metric([found.sites]))[0]), abs=1e-5)
-    assert math.isfinite(best.faithfulness)

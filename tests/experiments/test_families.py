@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from unweave import attribute
+from unweave.attribution.attribute import Attribution
 from unweave.errors import UnweaveError
 from unweave.experiments.discover import discover
 from unweave.experiments.specification import Experiment, Specification
@@ -114,7 +115,9 @@ def test_all_words_together_are_the_logits(name: str, variant: str | None) -> No
     paper = "paper, attention=frozen, clamp=everywhere"
     found = attribute(model, [text, "w7 <mask>"], rules=paper, ablation="zero")
     alone = [attribute(model, t, rules=paper, ablation="zero") for t in (text, "w7 <mask>")]
+    assert isinstance(found, list)
     for one, other in zip(found, alone, strict=True):
+        assert isinstance(other, Attribution)
         assert one.scores == pytest.approx(other.scores, abs=1e-9)
         if model.family == "encoder":
             assert one.whole == pytest.approx(one.target.metric, abs=1e-6)
