@@ -1,5 +1,7 @@
 """The package's outer shell: what importing costs, public names, and how the command line fails."""
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -60,6 +62,18 @@ def test_public_names_resolve(name):
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'unweave' has no attribute 'loda'"):
         _ = unweave.loda
+
+
+def test_no_folder_shares_its_name_with_a_public_name():
+    modules = {module.name for module in pkgutil.iter_modules(unweave.__path__)}
+    assert "decomposition" in modules
+    assert not modules & {*unweave.__all__}
+
+
+def test_modules_are_imported_by_their_path():
+    module = importlib.import_module("unweave.decomposition.rules")
+    assert unweave.decompose is importlib.import_module("unweave.decomposition.api").decompose
+    assert sys.modules["unweave"].decomposition.rules is module
 
 
 @pytest.fixture

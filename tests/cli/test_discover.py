@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from unweave.cli import main
+from unweave.experiments.run_folder import RunFolder
 
 TASK = ["discover", "wired-induction", "--model", "wired-induction"]
 QUICK = [*TASK, "-n", "6", "--held-out", "6", "--ablation", "counterfactual"]
@@ -17,7 +19,7 @@ def test_the_circuit_is_printed_and_the_run_is_kept(
     assert main([*QUICK, "--out", str(tmp_path / "run"), "-v"]) == 0
     out, err = capsys.readouterr()
     assert "faithfulness" in out
-    assert "iteration 1: targets logits" in out
+    assert "round 1: targets logits" in out
     assert "Scoring" in err
     assert {p.name for p in (tmp_path / "run").iterdir()} >= {
         "run.json",
@@ -34,35 +36,93 @@ def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert err == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["discover", "ioii"], "did you mean ioi"),
-        ([*QUICK, "--method", "eapp"], "did you mean eap"),
-        ([*QUICK, "--ablation", "average"], "ablation 'average'"),
-        ([*QUICK, "--granularity", "layer"], "granularity 'layer': expected head"),
-        ([*QUICK, "-o", "select=many"], "select 'many': expected top:N"),
-        ([*QUICK, "-o", "selekt=top:3"], "did you mean select"),
-        ([*QUICK, "-o", "max_size"], "expected name=value"),
-        ([*QUICK, "-o", "max_size=many"], "expected a int"),
-        (["discover", "nothing.jsonl"], "nothing.jsonl"),
-    ],
-)
-def test_mistakes_are_one_line(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_free_pair_with_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = ["--score", "eap-ig", "--search", "eliminate", "-o", "steps=3", "-o", "max_size=1"]
+    assert main([*QUICK, *pair, "--out", str(tmp_path / "run"), "-q"]) == 0
+    assert "1 of 12 nodes" in capsys.readouterr().out
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["method"], record["options"]["steps"]) == ("eap-ig+eliminate", 3)
+    # The record's own name of the pair is read back.
+    assert main(["evaluate", str(tmp_path / "run"), "--parts", "roc", "-q"]) == 0
+
+
+def test_a_run_has_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "run"
-    assert main([*arguments, "--out", str(folder), "-q"]) == 2
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert main([*QUICK, "--method", "eap", "--seed", "3", "-q"]) == 0
+    folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert len(folders) == 2
+    assert all(name.startswith("wired-induction-wired-induction-seed3-") for name in folders)
+
+
+def test_a_run_that_fails_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["discover", "ioi", "--model", "wired-induction", "-q"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, save = tmp_path / "run", RunFolder.save
+    assert main([*QUICK, "--out", str(tmp_path / "whole"), "-q"]) == 0
+    saved = 0
+
+    def interrupted(self: RunFolder, state: Any) -> None:
+        nonlocal saved
+        save(self, state)
+        saved += 1
+        if saved == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save", interrupted)
+        assert main([*QUICK, "--out", str(folder)]) == 130
     err = capsys.readouterr().err
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
-    assert not (folder / "run.json").exists()
+    assert f"go on with --resume --out {folder}" in err
+    assert err.endswith("interrupted\n")
+    assert {path.name for path in folder.iterdir()} == {"state.json", "scores.safetensors"}
+    assert main([*QUICK, "--out", str(folder), "--resume", "-q"]) == 0
+    whole = (tmp_path / "whole" / "circuit.json").read_bytes()
+    assert (folder / "circuit.json").read_bytes() == whole
+
+
+def test_bos_is_part_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`evaluate` measures the model that the run was made with."""
+    how = [*QUICK, "--method", "eap", "--keep-wrong", "-q"]
+    metrics = {}
+    for bos in ("--bos", "--no-bos"):
+        folder = tmp_path / bos
+        assert main([*how, bos, "--out", str(folder)]) == 0
+        record = json.loads((folder / "run.json").read_text())
+        assert record["identity"]["specification"]["bos"] == (bos == "--bos")
+        capsys.readouterr()
+        assert main(["evaluate", str(folder), "--parts", "roc", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["faithfulness"]["counterfactual"]
+        assert found["full"] == pytest.approx(record["metric"]["full"], 1e-5)
+        metrics[bos] = found["full"]
+    assert metrics["--bos"] != pytest.approx(metrics["--no-bos"], 1e-3)
+    assert main([*how, "--no-bos", "--out", str(tmp_path / "--bos"), "--resume"]) == 2
+    assert "bos was True, is False" in capsys.readouterr().err
+
+
+def test_markup_in_names_is_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "[bold]x[" / "[/red]"
+    assert main([*QUICK, "--method", "eap", "--out", str(folder)]) == 0
+    assert "[/red]/report.html" in capsys.readouterr().out
+    assert main(["evaluate", str(folder), "--parts", "roc"]) == 0
+    assert f"Written: {folder / 'evaluation.json'}" in capsys.readouterr().out
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main([*QUICK, "--out", str(tmp_path / "file" / "run"), "-q"]) == 2
-    assert "choose another with --out" in capsys.readouterr().err
+    assert "is a file: choose another folder with --out" in capsys.readouterr().err
 
 
 def test_an_empty_task_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,145 +1,157 @@
-"""`unweave evaluate` and `unweave compare`: what they print and write, and bad input."""
+"""`unweave evaluate`: what it prints and writes, part by part, and how it goes on."""
 
 import json
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
+from oracles.circuit_runs import plain_faithfulness
 
 from unweave import cli
+from unweave.evaluation.api import evaluate
+from unweave.experiments import evaluate as module
 from unweave.experiments.discover import discover
-from unweave.experiments.specification import Plan
+from unweave.experiments.evaluate import PHASES
+from unweave.experiments.files import plain, read_json
+from unweave.experiments.run_folder import read_run
+from unweave.experiments.specification import Experiment, Specification
+from unweave.model.loading import load
+from unweave.sites import parse
 
 NAME = "wired-induction"
+HOW = Specification(NAME, NAME, prompts=12, held_out=12, method="patching", options={"size": 3})
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    from unweave.model.loading import load
-
+def found(tmp_path_factory: Any) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "one"
-    discover(load(NAME), NAME, Plan(NAME, NAME, discover=12, evaluate=12), folder)
+    discover(load(NAME), NAME, HOW, folder)
     return folder
 
 
-def test_evaluate_writes_its_record_and_a_table(run, capsys):
+@pytest.fixture
+def run(found: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(found, tmp_path / "run"))
+
+
+def test_it_writes_its_record_and_a_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["evaluate", str(run), "-n", "12"]) == 0
-    output = capsys.readouterr().out
-    assert "faithfulness, zero ablation" in output
+    out, err = capsys.readouterr()
+    assert "faithfulness, zero ablation" in out
+    # A line a phase, also where nobody sees bars.
+    lines = err.splitlines()
+    assert [line.partition("]")[0] for line in lines] == [f"[{i}/7" for i in range(1, 8)]
+    assert all("circuits" in line for line in lines)
+    assert "s left" in lines[-1]
     record = json.loads((run / "evaluation.json").read_text())
-    assert record["about"] == {"task": NAME, "model": NAME, "method": "cdt"}
+    assert record["about"] == {"task": NAME, "model": NAME, "method": "patching"}
     assert record["prompts"] == 12
     assert record["roc"]["published"]["auc"] == 1.0
+    assert record["parts"] == list(PHASES)
+    assert (run / "report.html").exists()
 
 
-def test_evaluate_as_json_and_in_part(run, capsys):
+def test_figures_are_those_of_plain_runs_and_of_the_function(run: Path) -> None:
+    assert cli.main(["evaluate", str(run), "-q", "--draws", "4"]) == 0
+    record = read_json(run / "evaluation.json", "evaluation")
+    experiment, circuit = Experiment.set_up(HOW, load(NAME)), read_run(run).circuit
+    main, whole = experiment.held_out, plain_faithfulness(experiment.held_out, circuit.nodes)
+    assert record["faithfulness"]["mean"]["value"] == pytest.approx(whole, 1e-4)
+    for name in ("zero", "counterfactual"):
+        problem = experiment.under(main, name)
+        assert problem is not None
+        value = record["faithfulness"][name]["value"]
+        assert value == pytest.approx(plain_faithfulness(problem, circuit.nodes), abs=1e-4)
+    for node, effect in record["minimality"]["effects"].items():
+        without = [name for name in circuit.nodes if name != node]
+        assert effect == pytest.approx(whole - plain_faithfulness(main, without), abs=1e-4)
+    every = [str(node) for node in main.nodes]
+    for out in record["completeness"]["knockouts"]:
+        left, rest = (
+            [n for n in names if n not in out["removed"]] for names in (circuit.nodes, every)
+        )
+        assert out["circuit"] == pytest.approx(plain_faithfulness(main, left), abs=1e-4)
+        assert out["model"] == pytest.approx(plain_faithfulness(main, rest), abs=1e-4)
+    scores = read_run(run).scores
+    assert scores is not None
+    direct = evaluate(
+        main,
+        scores,
+        [parse(name) for name in circuit.nodes],
+        known=experiment.known(),
+        draws=4,
+        seed=HOW.seed,
+    )
+    same = ("curves", "random", "chance", "completeness", "minimality", "stability", "roc", "known")
+    expected = plain(direct.to_json())
+    expected["curves"] = {"mean": expected["curves"]["mean"]}
+    record["curves"] = {"mean": record["curves"]["mean"]}
+    for name in same:
+        assert record[name] == expected[name], name
+
+
+def test_an_evaluation_that_was_stopped_goes_on(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C after any phase: what is finished stays, the rest is run, the result is the same."""
+    whole = Path(shutil.copytree(run, tmp_path / "whole"))
+    assert cli.main(["evaluate", str(whole), "-q"]) == 0
+    write = module.write_json
+    for count in range(1, len(PHASES)):
+        saved = 0
+
+        def interrupted(path: Path, record: Any, count: int = count) -> None:
+            nonlocal saved
+            write(path, record)
+            saved += 1
+            if saved == count:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "write_json", interrupted)
+            assert cli.main(["evaluate", str(run)]) == 130
+        assert "the same command goes on" in capsys.readouterr().err
+        assert read_json(run / "evaluation.json", "it")["parts"] == list(PHASES)[:count]
+        assert cli.main(["evaluate", str(run)]) == 0
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[0].startswith("already there: faithfulness")
+        assert len(lines) == 1 + len(PHASES) - count
+        assert read_json(run / "evaluation.json", "it") == read_json(
+            whole / "evaluation.json", "it"
+        )
+        (run / "evaluation.json").unlink()
+
+
+def test_parts_add_to_one_another_but_other_settings_do_not(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["evaluate", str(run), "-n", "12", "--parts", "curve", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["curves"]["mean"]["k95"] == 2
-    assert record["chance"] is None
+    assert "chance" not in record
+    assert cli.main(["evaluate", str(run), "-n", "12", "--parts", "minimality", "-q"]) == 0
+    record = read_json(run / "evaluation.json", "evaluation")
+    assert record["parts"] == ["faithfulness", "curve", "minimality"]
+    assert cli.main(["evaluate", str(run), "-n", "6", "--parts", "roc", "-q"]) == 0
+    record = read_json(run / "evaluation.json", "evaluation")
+    assert (record["parts"], record["prompts"]) == (["faithfulness", "roc"], 6)
 
 
-def test_evaluate_without_scores(run, tmp_path, capsys):
-    (tmp_path / "circuit.json").write_text((run / "circuit.json").read_text())
-    assert cli.main(["evaluate", str(tmp_path), "-n", "12", "--parts", "minimality"]) == 0
-    assert json.loads((tmp_path / "evaluation.json").read_text())["roc"] == {}
+def test_without_scores(run: Path) -> None:
+    (run / "scores.safetensors").unlink()
+    assert cli.main(["evaluate", str(run), "-n", "12", "-q"]) == 0
+    record = read_json(run / "evaluation.json", "evaluation")
+    assert record["roc"] == {}
+    assert record["stability"] is None
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        (None, "no run folder"),
-        ({}, "circuit.json is not there: expected circuit.json, as unweave discover"),
-        ({"circuit.json": "{"}, "circuit.json is no JSON"),
-        ({"circuit.json": '{"task": "ioi"}'}, "has no model, method, nodes"),
-        (
-            {"circuit.json": '{"task": "io", "model": "m", "method": "x", "nodes": []}'},
-            "unknown task 'io': did you mean ioi",
-        ),
-        (
-            {"circuit.json": '{"task": "ioi", "model": "m", "method": "x", "nodes": [{}]}'},
-            "expected an object with a site",
-        ),
-        (
-            {
-                "circuit.json": '{"task": "ioi", "model": "m", "method": "x", "nodes": []}',
-                "scores.safetensors": "no",
-            },
-            "scores.safetensors cannot be read",
-        ),
-        (
-            {
-                "circuit.json": '{"task": "ioi", "model": "m", "method": "x", "nodes": []}',
-                "run.json": '{"options": {"ablation": "men"}}',
-            },
-            "did you mean mean",
-        ),
-    ],
-)
-def test_bad_run_folders(tmp_path, capsys, files, message):
-    folder = tmp_path / "run"
-    if files is not None:
-        folder.mkdir()
-        for name, text in files.items():
-            (folder / name).write_text(text)
-    assert cli.main(["evaluate", str(folder)]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_unknown_part(run, capsys):
-    assert cli.main(["evaluate", str(run), "--parts", "curves"]) == 2
-    assert "did you mean curve" in capsys.readouterr().err
-
-
-def compare(*more: str) -> int:
-    return cli.main(
-        ["compare", NAME, "--model", NAME, "--n-discover", "12", "--n-evaluate", "12", *more]
-    )
-
-
-def test_compare_prints_a_table(tmp_path, capsys):
-    assert compare("--methods", "eap, patching", "--out", str(tmp_path)) == 0
-    found = capsys.readouterr()
-    assert "patching" in found.out
-    assert "AUC" in found.out
-    assert "…" not in found.out.split("f: faith")[0]  # no column is cut at 80 characters
-    assert f"{NAME}, eap, seed 0" in found.err
-    assert compare("--methods", "eap,patching", "--out", str(tmp_path), "--json", "-q") == 0
-    record = json.loads(capsys.readouterr().out)
-    assert {row["method"] for row in record["summary"]} == {"eap", "patching"}
-
-
-def test_compare_where_all_fails_exits_with_1(tmp_path, capsys):
-    code = cli.main(["compare", "ioi", "--model", NAME, "--methods", "eap", "--out", str(tmp_path)])
-    assert code == 1
-    assert "single tokens" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--methods", "pathing"], "unknown method 'pathing': did you mean patching"),
-        (["--seeds", "a"], "expected numbers such as 0,1,2"),
-        (["--seeds", ","], "nothing to compare"),
-        (["--ablation", "men"], "unknown ablation 'men': did you mean mean"),
-        (["--n-evaluate", "0"], "greater than or equal to 1"),
-    ],
-)
-def test_compare_bad_input(tmp_path, capsys, more, message):
-    assert compare("--out", str(tmp_path), *more) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_compare_into_a_file(tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    assert compare("--out", str(tmp_path / "file"), "--methods", "eap") == 2
-    assert "is a file" in capsys.readouterr().err
-
-
-def test_tasks_of_different_models_need_a_model(capsys):
-    assert cli.main(["compare", "ioi", "wired-induction"]) == 2
-    assert "wired-induction on wired-induction" in capsys.readouterr().err
-
-
-def test_a_task_is_compared_on_its_own_model(tmp_path, capsys):
-    few = ["--n-discover", "4", "--n-evaluate", "4", "--draws", "1", "--methods", "cdt,random"]
-    assert cli.main(["compare", "wired-induction", *few, "--out", str(tmp_path), "-q"]) == 0
-    assert "wired-induction, wired-induction, mean ablation" in capsys.readouterr().out
+def test_weights_that_changed_since_are_noticed(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = read_json(run / "run.json", "run")
+    record["identity"]["fingerprint"]["weights"] = "0" * 16
+    (run / "run.json").write_text(json.dumps(record))
+    for command in (["evaluate", str(run)], ["explain", str(run)]):
+        assert cli.main(command) == 2
+        assert "the weights of" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 
 from unweave import cli
 from unweave.experiments.discover import discover
-from unweave.experiments.specification import Plan
+from unweave.experiments.specification import Specification
 from unweave.model.loading import load
 
 NAME = "wired-induction"
@@ -15,7 +15,8 @@ NAME = "wired-induction"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "one"
-    discover(load(NAME), NAME, Plan(NAME, NAME, discover=12, evaluate=12), folder)
+    how = Specification(NAME, NAME, prompts=12, held_out=12)
+    discover(load(NAME), NAME, how, folder)
     return folder
 
 

@@ -6,20 +6,34 @@ import pytest
 
 from unweave.behaviours.file import find_task
 from unweave.cli import main
+from unweave.experiments.methods import METHODS
 from unweave.model.sources import DEFAULT
-from unweave.scores.problem import methods
+from unweave.scores.score import scores
+from unweave.search.search import searches
 
 
-def test_methods_lists_every_method_and_says_what_each_option_means(
+def test_methods_lists_everything_and_says_what_each_option_means(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["methods", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [one["name"] for one in found] == list(methods)
-    assert all(option["meaning"] for one in found for option in one["options"].values())
+    listed = {kind: [one["name"] for one in found[kind]] for kind in found}
+    assert listed == {
+        "methods": list(METHODS),
+        "scores": list(scores),
+        "searches": list(searches),
+    }
+    options = [
+        option
+        for kind in ("scores", "searches")
+        for one in found[kind]
+        for option in one["options"].values()
+    ]
+    assert len(options) > 15
+    assert all(option["meaning"] and option["expected"] for option in options)
     assert main(["methods"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in methods)
+    assert all(name in shown for names in listed.values() for name in names)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def compare(
     from unweave.model.loading import load
     from unweave.progress import silent
 
-    model = model or _own_model(tasks)
+    model = _own_model(tasks) if model is None else model
     base = Specification(
         task=tasks[0],
         model=model,

@@ -22,7 +22,7 @@ def discover(
     method: Annotated[
         str,
         typer.Option("--method", help="A named pair of score and search: see unweave methods."),
-    ] = "unweave",
+    ] = "cdt",
     score: given.Score = None,
     search: given.Search = None,
     option: given.Options = None,
@@ -73,7 +73,7 @@ def discover(
     if resume and out is None:
         raise UnweaveError("--resume needs the run's folder: give it with --out")
     found = find_task(task, first_token)
-    name = model or found.own_model
+    name = found.own_model if model is None else model
     specification = Specification(
         task=task,
         model=name,
@@ -151,7 +151,8 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
             row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
             row.append(" ".join(known.swaps[:3]))
         table.add_row(*row)
-    console.print(escape(record["verdict"]["sentence"]), style="bold", soft_wrap=True)
+    if told := (record.get("verdict") or {}).get("sentence"):
+        console.print(escape(told), style="bold", soft_wrap=True)
     console.print(table)
     half = (circuit.interval[1] - circuit.interval[0]) / 2
     console.print(

@@ -203,7 +203,8 @@ def set_up_again(run: Run, load: Callable[[Specification], Model]) -> Experiment
     """The experiment of a finished run.
 
     Raises:
-        UnweaveError: When weights or task file changed since: its figures would be of another.
+        UnweaveError: When weights or task file changed since: its figures would be of another. Or
+            when files of the run name nodes that the model does not have.
     """
     how = run.specification
     experiment = Experiment.set_up(how, load(how))
@@ -214,6 +215,11 @@ def set_up_again(run: Run, load: Callable[[Specification], Model]) -> Experiment
             raise UnweaveError(
                 f"the {what} of {run.folder} changed since the run was made: discover again"
             )
+    known = [str(node) for node in experiment.nodes]
+    named = (*run.circuit.nodes, *(run.scores.sources if run.scores is not None else ()))
+    if strange := sorted({*named} - {*known}):
+        close = nearest(strange[0], known, f"{len(known)} nodes such as {known[0]}")
+        raise UnweaveError(f"{run.folder}: {strange[0]} is not a node of {how.model}: {close}")
     return experiment
 
 
@@ -236,10 +242,6 @@ def _subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Sub
     how = run.specification
     main = experiment.problem("evaluate", n or how.held_out)
     known = {str(node): node for node in main.nodes}
-    for name in (*run.circuit.nodes, *(run.scores.sources if run.scores is not None else ())):
-        if name not in known:
-            close = nearest(name, known, f"{len(known)} nodes such as {main.nodes[0]}")
-            raise UnweaveError(f"{run.folder}: {name} is not a node of {how.model}: {close}")
     problems = {name: experiment.under(main, name) for name in (how.ablation, *ABLATIONS)}
     return Subject(
         {name: problem for name, problem in problems.items() if problem is not None},

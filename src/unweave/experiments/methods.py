@@ -62,10 +62,7 @@ class Method:
 
 
 _NAMED = (
-    Method(
-        "unweave", "eap", "eliminate", summary="our default: a cheap score, a search that checks"
-    ),
-    Method("cdt", "decomposition", "eliminate", summary="exact effects before the same search"),
+    Method("cdt", "decomposition", "eliminate", summary="our default"),
     Method(
         "cdt-paper",
         "decomposition",
@@ -81,7 +78,7 @@ _NAMED = (
     Method("random", "random", "top", summary="the chance level"),
 )
 METHODS: Mapping[str, Method] = {method.name: method for method in _NAMED}
-DEFAULT = "unweave"
+DEFAULT = "cdt"
 
 
 def find_method(name: str | None, score: str | None = None, search: str | None = None) -> Method:
@@ -94,17 +91,19 @@ def find_method(name: str | None, score: str | None = None, search: str | None =
     Raises:
         UnweaveError: For an unknown name.
     """
-    name = name or DEFAULT
-    if name not in METHODS and "+" in name and score is None and search is None:
-        # "eap-ig+eliminate": a pair by its parts, as tables print it.
-        score, _, search = name.partition("+")
-        name = DEFAULT
+    name = DEFAULT if name is None else name
+    if name not in METHODS and "+" in name:
+        # "eap-ig+eliminate": a pair by its parts, as tables and records have it.
+        parts, name = name.partition("+"), DEFAULT
+        score = parts[0] if score is None else score
+        search = parts[2] if search is None else search
     if name not in METHODS:
         raise UnweaveError(f"unknown method {name!r}: {nearest(name, METHODS)}, or SCORE+SEARCH")
     method = METHODS[name]
     if score is None and search is None:
         return method
-    score, search = score or method.score, search or method.search
+    score = method.score if score is None else score
+    search = method.search if search is None else search
     if (score, search) == (method.score, method.search):
         return method
     for registry, part in ((scores, score), (searches, search)):

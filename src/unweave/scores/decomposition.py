@@ -38,7 +38,7 @@ scores.register("decomposition")(
                 "rule set, e.g. removal, paper, 'paper, attention=frozen'",
                 check=find_rules,
             ),
-            "prompts": Option(24, "prompts that the sweep runs on, at most", low=1),
+            "prompts": Option(12, "prompts that the sweep runs on, at most", low=1),
             "pairs": Option(False, "also the relevance of every node to every other"),
         },
         pairs=True,

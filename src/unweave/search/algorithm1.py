@@ -49,7 +49,7 @@ def parse_rule(text: str) -> tuple[str, float]:
     except ValueError:
         value = -1.0
     high = {"fraction": 1.0, "percentile": 100.0}.get(kind, 1e9)
-    whole = kind != "top" or value == int(value)
+    whole = kind != "top" or value.is_integer()
     if kind not in _RULES or not 0 < value <= high or not whole:
         raise UnweaveError(
             f"select {text!r}: expected top:N, fraction:F (above 0, to 1), percentile:P (to 100) "

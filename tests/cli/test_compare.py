@@ -1,0 +1,91 @@
+"""`unweave compare`: what it prints and writes, and bad input."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unweave import cli
+from unweave.experiments import compare as module
+
+NAME = "wired-induction"
+
+
+def compare(*more: str) -> int:
+    return cli.main(["compare", NAME, "--model", NAME, "-n", "8", "--held-out", "8", *more])
+
+
+def test_it_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = ("--score", "eap-ig", "--search", "top,eliminate", "-o", "steps=3")
+    assert compare("--methods", "patching", *pair, "--out", str(tmp_path)) == 0
+    found = capsys.readouterr()
+    for text in ("patching", "eap-ig+eliminate", "AUC", "mean ablation"):
+        assert text in found.out
+    assert "…" not in found.out, "a column is cut at 80 characters"
+    assert f"{NAME}, eap-ig, seed 0" in found.err
+    cell = json.loads((tmp_path / f"{NAME}--eap-ig--seed0.json").read_text())
+    assert cell["options"]["steps"] == 3
+    assert compare("--methods", "patching", *pair, "--out", str(tmp_path), "--json", "-q") == 0
+    record = json.loads(capsys.readouterr().out)
+    names = [row["method"] for row in record["summary"]]
+    assert names == ["patching", "eap-ig", "eap-ig+eliminate"]
+
+
+@pytest.mark.parametrize(
+    ("more", "nodes"),
+    [
+        (["--granularity", "qkv", "--ablation", "counterfactual"], 36),
+        (["--granularity", "head@position", "--ablation", "zero"], None),
+    ],
+)
+def test_nodes_and_ablations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], nodes: int | None
+) -> None:
+    how = ["--score", "eap", "--search", "eliminate", "-o", "max_size=2", *more]
+    assert compare(*how, "--out", str(tmp_path), "--json", "-q") == 0
+    record = json.loads(capsys.readouterr().out)
+    (row,) = record["rows"]
+    assert record["settings"]["ablation"] == more[-1]
+    assert row["nodes"] == nodes or nodes is None
+    assert ("@" in row["circuit"][0]) == ("@" in more[1])
+    assert row["size"] <= 2
+
+
+def test_mlps_are_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how = ["compare", "sva", "-n", "2", "--held-out", "2", "--score", "eap", "--search", "top"]
+    assert cli.main([*how, "--mlps", "--draws", "1", "--out", str(tmp_path), "--json", "-q"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["nodes"] == 30 * 9 + 30
+
+
+def test_ctrl_c_keeps_finished_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "method_cell", interrupted)
+        assert compare("--methods", "eap", "--out", str(tmp_path)) == 130
+    err = " ".join(capsys.readouterr().err.split())
+    assert "the same command goes on interrupted" in err
+    assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}--reference--seed0.json"]
+    assert compare("--methods", "eap", "--out", str(tmp_path)) == 0
+    assert "reference, seed 0: already there" in capsys.readouterr().err
+
+
+def test_where_all_fails_it_exits_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = cli.main(["compare", "ioi", "--model", NAME, "--methods", "eap", "--out", str(tmp_path)])
+    assert code == 1
+    assert "single tokens" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_task_is_compared_on_its_own_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["-n", "4", "--held-out", "4", "--draws", "1", "--methods", "cdt,random"]
+    assert cli.main(["compare", NAME, *few, "--out", str(tmp_path), "-q"]) == 0
+    assert f"{NAME}, {NAME}, mean ablation" in capsys.readouterr().out
