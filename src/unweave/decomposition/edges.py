@@ -50,6 +50,7 @@ Variant = Literal["local", "exact"]
 Paths = Literal["direct", "total"]
 
 _BRANCHES = ("q", "k", "v")
+_READER = {"mlp": 3, "logits": 4}
 # Linear maps that read the stream where no norm comes before them.
 _READING = ("attention.q", "attention.k", "attention.v", "mlp.in", "mlp.gate")
 
@@ -179,19 +180,7 @@ class _EdgeSetting:
 
     def exact(self, names: Sequence[str]) -> Float[Tensor, " edge"]:
         """The scores of some edges, each pushed to the logits by itself."""
-        values = torch.zeros(len(names), **self._like)
-        last = [i for i, name in enumerate(names) if name.endswith("->logits")]
-        rest = [i for i in range(len(names)) if i not in set(last)]
-        if last:  # the whole path is one norm and the head: the sweep of the nodes pushes them
-            columns = [self.graph.places[names[i]][1] for i in last]
-            values[last] = self.local(direct=True)[-1, columns]
-        if not rest:
-            return values
-        values[rest] = self._pushed([names[i] for i in rest])
-        return values
-
-    def _pushed(self, names: Sequence[str]) -> Float[Tensor, " edge"]:
-        head, sources = self.head(), [_edge_source(self.graph, name) for name in names]
+        head, sources = self.head(), [self._source(name) for name in names]
         job = self.job(head, sources)
         again = [names[i] for i in job.rechecked]
         edges = _PushedEdges.of(self.graph, [*names, *again], self.model.network.device)
@@ -205,6 +194,13 @@ class _EdgeSetting:
         ):
             continue
         return scores[: len(names)].mean(1)
+
+    def _source(self, name: str) -> Source:
+        """An edge as a source, which enters where its reader puts out."""
+        destination = self.graph.destinations[self.graph.places[name][0]]
+        if destination.node == "logits":
+            return _EdgeSource((), name, Point("resid", len(self.model.network.body.blocks)))
+        return _EdgeSource((), name, _site(destination.node).point)
 
     @property
     def _like(self) -> dict[str, Any]:
@@ -336,19 +332,14 @@ class _EdgeSource(Source):
         return self.name
 
 
-def _edge_source(graph: Graph, name: str) -> Source:
-    row, _ = graph.places[name]
-    return _EdgeSource((), name, _site(graph.destinations[row].node).point)
-
-
 @dataclass(frozen=True, eq=False)
 class _PushedEdges:
     """Edges as rows of a sweep.
 
     Args:
         column: The node of each.
-        branch: 0, 1 or 2 for the q, k or v of a head, 3 for an MLP.
-        unit: The head; 0 for an MLP.
+        branch: 0, 1 or 2 for the q, k or v of a head, 3 for an MLP, 4 for the logits.
+        unit: The head; 0 for others.
     """
 
     column: Int[Tensor, " edge"]
@@ -361,7 +352,8 @@ class _PushedEdges:
         for name in names:
             row, column = graph.places[name]
             destination = graph.destinations[row]
-            branch = _BRANCHES.index(destination.branch) if destination.branch else 3
+            kind = destination.branch or ("logits" if destination.node == "logits" else "mlp")
+            branch = (*_BRANCHES, "mlp", "logits").index(kind)
             rows.append((column, branch, _site(destination.node).unit or 0))
         column, branch, unit = torch.tensor(rows, device=device).T
         return _PushedEdges(column, branch, unit)
@@ -392,6 +384,12 @@ class _EnteringEdges(Decompose):
             x = self._enter(x, branch)
         return super().linear(x, w, place)
 
+    def at(self, x: Split, point: Point) -> Split:
+        x = super().at(x, point)
+        # The stream behind the last block has one reader: nothing else is kept from it.
+        behind = point.kind == "resid" and self.left is not None
+        return self._enter(x, "logits") if behind else x
+
     def _enter(self, x: Split, branch: str) -> Split:
         """What a branch reads: the stream's relevant part, and δ_s of the edges that lead there."""
         if not self.entering:
@@ -399,7 +397,7 @@ class _EnteringEdges(Decompose):
         assert self.numbers is not None
         mine = self.edges.select(self.numbers)
         delta = self.delta[mine.column]
-        here = (mine.branch < 3) if branch == "attention" else (mine.branch == 3)
+        here = (mine.branch < 3) if branch == "attention" else (mine.branch == _READER[branch])
         delta = delta * _rows(here, delta)
         if self.left is not None:
             delta = gather_positions(delta, self.left, 1)
