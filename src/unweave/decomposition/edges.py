@@ -176,7 +176,7 @@ class _EdgeSetting:
         return matrix, note
 
     def exact(self, names: Sequence[str]) -> tuple[Float[Tensor, " edge"], dict[str, str]]:
-        """The scores of some edges, each pushed to the logits by itself, and a note on precision."""
+        """The scores of some edges, each pushed by itself, and a note on precision."""
         head, sources = self.head(), [self._source(name) for name in names]
         job = self.job(head, sources)
         again = [names[i] for i in job.rechecked]
