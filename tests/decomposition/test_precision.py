@@ -10,7 +10,9 @@ from torch.nn import functional
 
 from unweave.decomposition import api, jobs, precision, rules
 from unweave.decomposition.api import decompose, relevance
+from unweave.decomposition.edges import edge_relevance
 from unweave.errors import UnweaveError
+from unweave.testing.method import tiny_problem
 
 
 @pytest.fixture
@@ -88,6 +90,25 @@ def test_a_decomposition_tells_it_too(gpt2, coarse):
     assert 0 < d.tf32 < 1e-2
     assert d.rel["logits"].shape == whole.rel["logits"].shape
     assert (d.rel["logits"] - whole.rel["logits"]).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("variant", ["local", "exact"])
+def test_edge_scores_tell_it_too(coarse, variant):
+    problem = tiny_problem("gpt2", dtype=torch.float32)
+    names = ["input->a1.h0<q>", "m0->a2.h1<v>", "a1.h2->m1", "m1->logits", "m0->a1.h0<k>"]
+
+    def scored():
+        return edge_relevance(
+            problem.model, problem.batch, problem.ablation, variant=variant, edges=names
+        )
+
+    exact = scored()
+    assert "precision" not in exact.about
+    coarse(10)
+    scores = scored()
+    assert scores.about["precision"].startswith("tf32, within ")
+    gap = (scores.values - exact.values).abs().max() / exact.values.abs().max()
+    assert 0 < gap < 1e-2
 
 
 def test_the_precision_of_the_weights_and_of_the_ablation(gpt2):

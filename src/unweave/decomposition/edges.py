@@ -15,43 +15,37 @@ With `paths="total"` t reads the stream without all that s causes in it, not onl
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from unweave.ablation import Ablation
 from unweave.batch import Batch
 from unweave.circuits import EdgeScores
-from unweave.decomposition.algebra import Decompose, gather_positions
 from unweave.decomposition.engine import Job, sweep_parts
 from unweave.decomposition.feeds import Observe, Written, written
 from unweave.decomposition.jobs import LOGITS, Setting
+from unweave.decomposition.local_edges import EdgeReader, LocalEdges, gradients
 from unweave.decomposition.memory import edge_bytes
-from unweave.decomposition.precision import Precision, widened
-from unweave.decomposition.readers import MetricScores, Numbers, Reader
+from unweave.decomposition.precision import Precision, told, widened
+from unweave.decomposition.pushed_edges import EdgeSource, EnteringEdges, PushedEdges, node_site
+from unweave.decomposition.readers import MetricScores, Reader
 from unweave.decomposition.readout import MetricHead, metric_head
 from unweave.decomposition.ruleset import RuleSet, find_rules
 from unweave.decomposition.sources import Source
-from unweave.decomposition.split import Split
 from unweave.decomposition.sweep import MakeAlgebra
 from unweave.errors import UnweaveError
 from unweave.graph import Graph, graph_of, graph_points
-from unweave.model.algebra import Plain, Scoring
 from unweave.model.model import Model
 from unweave.model.program import run
-from unweave.model.weights import Linear, Norm
 from unweave.registry import nearest
-from unweave.sites import Point, Site, parse
+from unweave.sites import Point
 
 Variant = Literal["local", "exact"]
 Paths = Literal["direct", "total"]
-
-_BRANCHES = ("q", "k", "v")
-# Linear maps that read the stream where no norm comes before them.
-_READING = ("attention.q", "attention.k", "attention.v", "mlp.in", "mlp.gate")
 
 
 def edge_relevance(
@@ -92,18 +86,20 @@ def edge_relevance(
     setting = _EdgeSetting(model, batch, ablation, find_rules(rules), graph, memory, precision)
     names = graph.edges if chosen is None else chosen
     if variant == "local":
-        values = graph.values(setting.local(paths == "direct"))
+        matrix, note = setting.local(paths == "direct")
+        values = graph.values(matrix)
         if chosen is not None:
             index = dict(zip(graph.edges, range(len(graph.edges)), strict=True))
             values = values[[index[name] for name in chosen]]
     else:
-        values = setting.exact(names)
+        values, note = setting.exact(names)
     about = {
         "model": model.name,
         "ablation": ablation.name,
         "rules": setting.rules.name,
         "variant": variant,
         "paths": paths,
+        **note,
     }
     return EdgeScores(tuple(names), values.cpu(), about)
 
@@ -153,58 +149,55 @@ class _EdgeSetting:
     def head(self) -> MetricHead:
         return metric_head(self.model, self.batch.clean, self.batch.readout, self.rules)
 
-    def local(self, direct: bool) -> Float[Tensor, "destination source"]:
-        """Every edge's score, averaged over examples."""
+    def local(self, direct: bool) -> tuple[Float[Tensor, "destination source"], dict[str, str]]:
+        """Every edge's score, averaged over examples, and a note on precision."""
         head, graph = self.head(), self.graph
-        sources = [Source((_site(name),)) for name in graph.sources]
+        sources = [Source((node_site(name),)) for name in graph.sources]
         job = replace(
             self.job(head, sources),
-            algebra=lambda part: functools.partial(_LocalEdges, direct=direct),
+            algebra=lambda part: functools.partial(LocalEdges, direct=direct),
         )
         scores = torch.zeros(job.rows, len(self.batch), **self._like)
         matrix = torch.zeros(len(graph.destinations), job.rows, **self._like)
 
         def readers(part: slice) -> list[Reader]:
             found = gradients(self.model, self.batch.select(part))
-            own = _EdgeReader(graph, found, torch.zeros_like(matrix))
+            own = EdgeReader(graph, found, torch.zeros_like(matrix))
             return [self.metric(head, scores, part), own]
 
+        note: dict[str, str] = {}
         for part in sweep_parts(job, readers):
             edge_reader = part.readers[1]
-            assert isinstance(edge_reader, _EdgeReader)
+            assert isinstance(edge_reader, EdgeReader)
             matrix += edge_reader.matrix
+            note |= told(part.tf32, len(job.rechecked))
         matrix = matrix[:, : len(sources)] / len(self.batch)
         matrix[-1] = scores[: len(sources)].mean(1)
-        return matrix
+        return matrix, note
 
-    def exact(self, names: Sequence[str]) -> Float[Tensor, " edge"]:
-        """The scores of some edges, each pushed to the logits by itself."""
-        values = torch.zeros(len(names), **self._like)
-        last = [i for i, name in enumerate(names) if name.endswith("->logits")]
-        rest = [i for i in range(len(names)) if i not in set(last)]
-        if last:  # the whole path is one norm and the head: the sweep of the nodes pushes them
-            columns = [self.graph.places[names[i]][1] for i in last]
-            values[last] = self.local(direct=True)[-1, columns]
-        if not rest:
-            return values
-        values[rest] = self._pushed([names[i] for i in rest])
-        return values
-
-    def _pushed(self, names: Sequence[str]) -> Float[Tensor, " edge"]:
-        head, sources = self.head(), [_edge_source(self.graph, name) for name in names]
+    def exact(self, names: Sequence[str]) -> tuple[Float[Tensor, " edge"], dict[str, str]]:
+        """The scores of some edges, each pushed by itself, and a note on precision."""
+        head, sources = self.head(), [self._source(name) for name in names]
         job = self.job(head, sources)
         again = [names[i] for i in job.rechecked]
-        edges = _PushedEdges.of(self.graph, [*names, *again], self.model.network.device)
+        edges = PushedEdges.of(self.graph, [*names, *again], self.model.network.device)
 
         def algebra(part: slice) -> MakeAlgebra:
-            return functools.partial(_EnteringEdges, edges=edges, delta=self._written(part))
+            return functools.partial(EnteringEdges, edges=edges, delta=self._written(part))
 
         scores = torch.zeros(job.rows, len(self.batch), **self._like)
-        for _ in sweep_parts(
-            replace(job, algebra=algebra), lambda part: [self.metric(head, scores, part)]
-        ):
-            continue
-        return scores[: len(names)].mean(1)
+        note: dict[str, str] = {}
+        pushing = replace(job, algebra=algebra)
+        for part in sweep_parts(pushing, lambda part: [self.metric(head, scores, part)]):
+            note |= told(part.tf32, len(job.rechecked))
+        return scores[: len(names)].mean(1), note
+
+    def _source(self, name: str) -> Source:
+        """An edge as a source, which enters where its reader puts out."""
+        destination = self.graph.destinations[self.graph.places[name][0]]
+        if destination.node == "logits":
+            return EdgeSource((), name, Point("resid", len(self.model.network.body.blocks)))
+        return EdgeSource((), name, node_site(destination.node).point)
 
     @property
     def _like(self) -> dict[str, Any]:
@@ -215,212 +208,3 @@ class _EdgeSetting:
         with torch.no_grad():
             run(self.model.network, self.batch.clean.select(part), ops)
         return written(self.model, ops, self.graph, self.ablation.select(part))
-
-
-def _site(name: str) -> Site:
-    return parse("embed" if name == "input" else name)
-
-
-# --- local: all readers as the nodes' parts pass ------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Through(Point):
-    """A head's output as it changes through its query, key or value alone."""
-
-    branch: str = ""
-
-
-@dataclass(eq=False)
-class _LocalEdges(Decompose):
-    """Shows readers what each head's output loses through q, k or v alone.
-
-    Args:
-        direct: What readers make of a relevant part does not join the stream: it carries only what
-            its sources wrote.
-    """
-
-    direct: bool = True
-    layer: int = 0
-
-    def at(self, x: Split, point: Point) -> Split:
-        if point.kind == "resid":
-            self.layer = point.layer
-        x = super().at(x, point)
-        return Split(None, x.total, x.start) if self.direct and point.kind == "neuron" else x
-
-    def attend(self, q: Split, k: Split, v: Split, scoring: Scoring) -> Split:
-        mark, parts = self._next, (q, k, v)
-        for i, branch in enumerate(_BRANCHES):
-            if parts[i].rel is None:
-                continue
-            self._next = mark
-            own = [x if i == j else replace(x, rel=None) for j, x in enumerate(parts)]
-            z = super().attend(own[0], own[1], own[2], scoring)
-            self.visit(z, Through("z", self.layer, branch=branch), self.left)
-        self._next = mark
-        if self.direct:
-            q, k, v = (replace(x, rel=None) for x in parts)
-        return super().attend(q, k, v, scoring)
-
-
-@dataclass(eq=False)
-class _Tap(Plain):
-    """A run that keeps, in its graph, what heads and neurons put out."""
-
-    reads: Int[Tensor, "batch 1"]
-    found: dict[Point, Tensor] = field(default_factory=dict)
-
-    def cut(self, x: Tensor) -> Tensor:
-        return gather_positions(x, self.reads, 0)
-
-    def at(self, x: Tensor, point: Point) -> Tensor:
-        if point.kind == "embed":
-            x = x.detach().requires_grad_()
-        elif point.kind in ("z", "neuron"):
-            self.found[point] = x
-        return x
-
-
-def gradients(model: Model, batch: Batch) -> dict[Point, Float[Tensor, "batch position *unit"]]:
-    """∂metric/∂output of every head and neuron, each example's own."""
-    ops = _Tap(batch.readout.read[:, None])
-    with torch.enable_grad():
-        logits = run(model.network, batch.clean, ops)[:, 0]
-        value = batch.readout.measure(logits).sum()
-        found = torch.autograd.grad(value, list(ops.found.values()))
-    return dict(zip(ops.found, found, strict=True))
-
-
-@dataclass(eq=False)
-class _EdgeReader:
-    """⟨loss of a reader's output, gradient there⟩ of every edge, summed over examples."""
-
-    graph: Graph
-    gradients: dict[Point, Tensor]
-    matrix: Float[Tensor, "destination source"]
-
-    def take(self, x: Split, point: Point, numbers: Numbers) -> None:
-        if x.rel is None:
-            return
-        if isinstance(point, Through):
-            gradient = self.gradients[Point("z", point.layer)][:, x.start :]
-            found = torch.einsum("sbphe,bphe->hs", x.rel, gradient)
-            first = self.graph.destination_rows[point.layer, "attention"].start
-            first += _BRANCHES.index(point.branch) * len(found)
-            self.matrix[first : first + len(found), numbers] = found
-        elif point.kind == "neuron":
-            gradient = self.gradients[point][:, x.start :]
-            row = self.graph.destination_rows[point.layer, "mlp"].start
-            self.matrix[row, numbers] = torch.einsum("sbpn,bpn->s", x.rel, gradient)
-
-    def values(self, numbers: Numbers) -> Tensor:
-        return self.matrix[:, numbers].T
-
-
-# --- exact: every edge a source of its own ------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _EdgeSource(Source):
-    """An edge as a source: it enters where its reader puts out."""
-
-    name: str
-    reader: Point
-
-    @property
-    def first(self) -> Point:
-        return self.reader
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def _edge_source(graph: Graph, name: str) -> Source:
-    row, _ = graph.places[name]
-    return _EdgeSource((), name, _site(graph.destinations[row].node).point)
-
-
-@dataclass(frozen=True, eq=False)
-class _PushedEdges:
-    """Edges as rows of a sweep.
-
-    Args:
-        column: The node of each.
-        branch: 0, 1 or 2 for the q, k or v of a head, 3 for an MLP.
-        unit: The head; 0 for an MLP.
-    """
-
-    column: Int[Tensor, " edge"]
-    branch: Int[Tensor, " edge"]
-    unit: Int[Tensor, " edge"]
-
-    @staticmethod
-    def of(graph: Graph, names: Sequence[str], device: torch.device) -> "_PushedEdges":
-        rows = []
-        for name in names:
-            row, column = graph.places[name]
-            destination = graph.destinations[row]
-            branch = _BRANCHES.index(destination.branch) if destination.branch else 3
-            rows.append((column, branch, _site(destination.node).unit or 0))
-        column, branch, unit = torch.tensor(rows, device=device).T
-        return _PushedEdges(column, branch, unit)
-
-    def select(self, numbers: Numbers) -> "_PushedEdges":
-        return _PushedEdges(self.column[numbers], self.branch[numbers], self.unit[numbers])
-
-
-@dataclass(eq=False)
-class _EnteringEdges(Decompose):
-    """Entering edges: each reader gets δ_s of its own edge, and the stream gets nothing but what
-    that one reader makes of it. Edges that have entered are pushed as ever."""
-
-    edges: _PushedEdges = field(kw_only=True)
-    delta: Written = field(kw_only=True)
-    normed: set[str] = field(default_factory=set)
-
-    def norm(self, x: Split, w: Norm, place: str) -> Split:
-        branch, _, which = place.partition(".")
-        if which == "pre":
-            self.normed.add(branch)
-            x = self._enter(x, branch)
-        return super().norm(x, w, place)
-
-    def linear(self, x: Split, w: Linear, place: str) -> Split:
-        branch = place.partition(".")[0]
-        if place in _READING and branch not in self.normed:
-            x = self._enter(x, branch)
-        return super().linear(x, w, place)
-
-    def _enter(self, x: Split, branch: str) -> Split:
-        """What a branch reads: the stream's relevant part, and δ_s of the edges that lead there."""
-        if not self.entering:
-            return x
-        assert self.numbers is not None
-        mine = self.edges.select(self.numbers)
-        delta = self.delta[mine.column]
-        here = (mine.branch < 3) if branch == "attention" else (mine.branch == 3)
-        delta = delta * _rows(here, delta)
-        if self.left is not None:
-            delta = gather_positions(delta, self.left, 1)
-        return replace(x, rel=delta if x.rel is None else x.rel + delta)
-
-    def attend(self, q: Split, k: Split, v: Split, scoring: Scoring) -> Split:
-        if not self.entering:
-            return super().attend(q, k, v, scoring)
-        assert self.numbers is not None
-        mine = self.edges.select(self.numbers)
-        branch, unit = mine.branch, mine.unit
-        own = [
-            x if x.rel is None else replace(x, rel=x.rel * _rows(branch == i, x.rel))
-            for i, x in enumerate((q, k, v))
-        ]
-        z = super().attend(own[0], own[1], own[2], scoring)
-        assert z.rel is not None
-        heads = torch.arange(z.rel.shape[3], device=unit.device)
-        kept = (heads == unit[:, None]) & (branch < 3)[:, None]
-        return replace(z, rel=z.rel * kept[:, None, None, :, None])
-
-
-def _rows(chosen: Bool[Tensor, " source"], like: Tensor) -> Bool[Tensor, "source *ones"]:
-    return chosen.reshape(-1, *(1,) * (like.ndim - 1))

@@ -4,7 +4,7 @@ A set is found by name (`"paper"`), by name with changes (`"paper, attention=rem
 or given as a `RuleSet` with rules of one's own. A new named set is one file in `rulesets/`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -93,13 +93,24 @@ def find_rules(x: str | RuleSet) -> RuleSet:
     found = rulesets[name]
     if not changes:
         return found
+    return found.but(**_pairs(x, changes))
+
+
+def rule_set(name: str, choices: str, guarantee: str) -> RuleSet:
+    """A set from a choice for every operation: "linear=plain, norm=frozen, …"."""
+    pairs = _pairs(choices, [part.strip() for part in choices.split(",")])
+    resolved = {op: _choice(op, value) for op, value in pairs.items()}
+    return RuleSet(name=name, **resolved, guarantee=guarantee)
+
+
+def _pairs(text: str, changes: Sequence[str]) -> dict[str, str]:
     pairs = {}
     for change in changes:
         op, equals, choice = change.partition("=")
         if not equals:
-            raise UnweaveError(f"rules {x!r}: expected operation=choice, found {change!r}")
+            raise UnweaveError(f"rules {text!r}: expected operation=choice, found {change!r}")
         pairs[op.strip()] = choice.strip()
-    return found.but(**pairs)
+    return pairs
 
 
 def _choice(op: str, value: Any) -> Any:

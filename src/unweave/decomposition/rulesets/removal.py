@@ -1,18 +1,10 @@
 """Removal everywhere, norms recomputed: γ is the ablated run (docs/method.md §3)."""
 
-from unweave.decomposition import rules
-from unweave.decomposition.ruleset import RuleSet, rulesets
+from unweave.decomposition.ruleset import rule_set, rulesets
+
+RULES = "linear=plain, norm=removal, activation=secant, gate=removal, attention=removal"
+GUARANTEE = "Equals exact activation patching of the source, one run per source."
 
 rulesets.register("removal")(
-    RuleSet(
-        name="removal",
-        linear=rules.linear_without_bias,
-        norm=rules.norm_removal,
-        activation=rules.activation_secant,
-        gate=rules.gate_removal,
-        attention=rules.attention_removal,
-        clamp=frozenset(),
-        readout="difference",
-        guarantee="Equals exact activation patching of the source, one run per source.",
-    )
+    rule_set("removal", f"{RULES}, clamp=none, readout=difference", GUARANTEE)
 )
