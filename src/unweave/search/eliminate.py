@@ -4,9 +4,9 @@
 that costs nothing. 3. One or two nodes leave at a time, always what is missed least; every circuit
 on the way is kept, so that sizes can be weighed against losses. 4. The circuit with the smallest
 `loss + price·size` is polished by single changes. 5. It is checked on prompts that the search did
-not use: if it is not faithful there, or the figure is not precise, the search takes more prompts and
-polishes on. 6. If it is not faithful where it was found either, the next best nodes join and it goes
-on. 7. The others follow in the order in which they left, or so that faithfulness stays near 1
+not use: if it is not faithful there, or the figure is not precise, the search takes more prompts
+and polishes on. 6. If it is not faithful where it was found either, the next best nodes join and it
+goes on. 7. The others follow in the order in which they left, or so that faithfulness stays near 1
 (`order=measured`).
 
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
