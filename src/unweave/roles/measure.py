@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unweave.ablation import Ablation
+from unweave.cost import metered
 from unweave.errors import UnweaveError
 from unweave.graph import graph_of
 from unweave.roles import attention as attending
@@ -98,10 +99,11 @@ class _Measuring:
         values = {Point("v", head.point.layer) for head in self.heads}
         self.random_seen = observe(model, self.random, whole, values)
         self.cost.add("random tokens", self.random.mask.numel(), self.cost.layers)
-        matter = matters(self.problem, nodes)
+        with metered() as meter:
+            matter = matters(self.problem, nodes)
         self.matters = {node: x.weights for node, x in matter.items()}
         self.matter = matter
-        self.cost.add("positions", 3 * tokens, self.cost.layers)
+        self.cost.add("positions", round(meter.tokens), 1)
         self.at = {node: main_position(self.matters[node], batch.positions) for node in nodes}
         self.to = {head: self._to(head) for head in self.heads}
 

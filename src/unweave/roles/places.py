@@ -53,28 +53,34 @@ def matters(problem: Problem, nodes: Sequence[Site]) -> dict[Site, Matter]:
             size = ((pull * delta).sum(-1).abs(), pull.norm(dim=-1))
             sizes[node].append(torch.stack([_everywhere(x, node, some) for x in size]))
             pulls[node].append(pull.flatten(0, 1))
+    seen = {node: torch.cat(sizes[node], 1) for node in nodes}
+    exact = _exact(problem, [node for node in nodes if not float(seen[node][0].sum()) > 0])
     found = {}
     for node in nodes:
-        weights, reach = torch.cat(sizes[node], 1)
-        if not float(weights.sum()) > 0:
-            weights = reach = _exact(problem, node)
+        weights, reach = (exact[node],) * 2 if node in exact else seen[node]
         found[node] = Matter(weights, reach, _directions(torch.cat(pulls[node])))
     return found
 
 
-def _exact(problem: Problem, node: Site) -> Weights:
-    """|m(M) − m(M without the node at a position)| at the labelled positions."""
+def _exact(problem: Problem, nodes: Sequence[Site]) -> dict[Site, Weights]:
+    """|m(M) − m(M without a node at a position)| at the labelled positions, in one sweep."""
     batch, names = problem.batch, list(problem.batch.positions)
-    sources = [node.at(name) for name in names]
+    sources = [node.at(name) for node in nodes for name in names]
+    if not sources:
+        return {node: batch.clean.mask.to(problem.model.network.dtype) for node in nodes}
     effects = relevance(
         problem.model, batch, sources, rules="removal", ablation=problem.ablation, pairs=()
     ).examples.abs()
-    weights = torch.zeros(batch.clean.mask.shape, dtype=effects.dtype)
-    weights = weights.to(problem.model.network.device)
-    rows = torch.arange(len(weights), device=weights.device)
-    for name, effect in zip(names, effects.to(weights.device), strict=True):
-        weights[rows, batch.positions[name]] = effect
-    return weights if float(weights.sum()) > 0 else batch.clean.mask.to(weights.dtype)
+    effects = effects.to(problem.model.network.device).unflatten(0, (len(nodes), len(names)))
+    found = {}
+    for node, own in zip(nodes, effects, strict=True):
+        weights = torch.zeros(batch.clean.mask.shape, dtype=own.dtype, device=own.device)
+        rows = torch.arange(len(weights), device=own.device)
+        for name, effect in zip(names, own, strict=True):
+            weights[rows, batch.positions[name]] = effect
+        silent = not float(weights.sum()) > 0
+        found[node] = batch.clean.mask.to(own.dtype) if silent else weights
+    return found
 
 
 def _directions(pulls: Float[Tensor, "n d"]) -> Float[Tensor, "d k"]:
