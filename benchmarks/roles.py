@@ -26,7 +26,7 @@ from rich.table import Table
 from unweave.ablations.kind import task_ablation
 from unweave.behaviours.file import find_task
 from unweave.behaviours.synthetic.known_roles import ROLES, Known, known_roles
-from unweave.behaviours.task import Task, made
+from unweave.behaviours.task import Task, synthetic_tasks
 from unweave.decomposition.api import relevance
 from unweave.model.loading import load
 from unweave.model.model import Model
@@ -106,7 +106,7 @@ def confusion(prompts: int, seeds: list[int], device: str) -> None:
     table = Table(title="Roles of synthetic models", box=box.SIMPLE_HEAD, title_justify="left")
     for heading in ("model", "ablation", "nodes", "right", "missed", "invented", "feeders", "cost"):
         table.add_column(heading, justify="left" if heading == "model" else "right")
-    for name in made:
+    for name in synthetic_tasks:
         if name.startswith("tracr:") and not tracr_programs.available():
             print(f'{name}: skipped, tracr is not installed (pip install "unweave[tracr]")')
             continue

@@ -22,6 +22,7 @@ ROLES: Mapping[str, Known] = {
         "a3.h1": ("amplifier",),
         "a3.h3": ("dampener",),
     },
+    "wired-relay": {"a2.h0": ("mover",)},
     "tracr:reverse": {"a3.h0": ("mover",)},
     "tracr:proportion": {"m0": ("token lookup",), "a1.h0": ("averaging",)},
     "tracr:hist": {"a0.h0": ("duplicate token",), "m0": ("answer promotion",)},
