@@ -35,7 +35,7 @@ def discover(folder: Path, method: str) -> list[str]:
 
 
 def compare(folder: Path) -> list[str]:
-    how = ["--methods", "cdt,eap,patching,acdc", "--seeds", "0,1", "--draws", "3", "-q"]
+    how = ["--methods", "unweave,eap,patching,acdc", "--seeds", "0,1", "--draws", "3", "-q"]
     return ["compare", TASK, *FEW, *how, "--out", str(folder)]
 
 
@@ -111,11 +111,11 @@ def main() -> None:
     home = Path(tempfile.mkdtemp(prefix="unweave-kills-"))
     jobs: dict[str, Callable[[Path], list[str]]] = {
         f"discover {method}": lambda folder, method=method: discover(folder, method)
-        for method in ("cdt", "cdt-paper", "acdc")
+        for method in ("unweave", "cdt-paper", "acdc")
     }
     jobs |= {"compare": compare, "evaluate": evaluate}
     found = home / "found"
-    undisturbed(lambda folder: discover(folder, "cdt"), found)
+    undisturbed(lambda folder: discover(folder, "unweave"), found)
     expected = {}
     for name, make in jobs.items():
         folder = home / f"whole-{name}"

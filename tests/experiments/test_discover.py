@@ -124,7 +124,7 @@ def test_one_seed_gives_identical_files(wired: Model, tmp_path: Path) -> None:
     ("changes", "most"),
     [
         ({"search": "algorithm1", "options": {"select": "top:3", "prune": False}}, 12),
-        ({"search": "algorithm1", "options": {"select": "fraction:0.5", "rules": "paper"}}, 12),
+        ({"method": "cdt-paper", "options": {"select": "fraction:0.5", "rules": "linear"}}, 12),
         ({"search": "algorithm1", "options": {"select": "outliers:1.5", "rounds": 1}}, 3),
         ({"search": "top", "options": {"size": 3}}, 3),
         ({"options": {"max_size": 2}}, 2),
@@ -178,7 +178,7 @@ def test_positions_in_a_circuit(wired: Model) -> None:
     [
         ({"search": "algorithm1", "options": {"select": "most:3"}}, "expected top:N"),
         ({"search": "algorithm1", "options": {"selekt": "top:3"}}, "did you mean select"),
-        ({"options": {"rules": "papr"}}, "did you mean paper"),
+        ({"method": "cdt", "options": {"rules": "papr"}}, "did you mean paper"),
         ({"options": {"max_size": -5}}, "a whole number from 0"),
         ({"options": {"price": float("nan")}}, "price is nan"),
         ({"options": {"rounds": True}}, "rounds is True"),
@@ -226,7 +226,7 @@ def test_the_real_model_on_a_real_task(smollm2: Model) -> None:
         prompts=4,
         held_out=8,
         ablation="counterfactual",
-        options={"pool": 0.1, "rounds": 1, "prompts": 0.5, "order": "left"},
+        options={"pool": 0.1, "rounds": 1, "order": "left"},
     )
     circuit = discover(smollm2, "greater-than", how)
     assert circuit.total == 270
