@@ -15,16 +15,7 @@ import unweave
 ROOT = Path(unweave.__file__).parent
 MOST_LINES = 60
 # Class names that two modules define, each with its reason.
-TWICE = {
-    "Attention": "weights of a layer (model), and where a head looks (roles)",
-    "Checkpoint": "a model's files (model), and the state of a search (search)",
-    "Comparison": "of methods (experiments), of input attributions, and of a model with its source",
-    "Part": "of a sweep (engine), and of a tracr program",
-    "Settings": "constants of a search's step, private to each; and of the command line",
-    "Source": "of a sweep (decomposition), and of a model's files (model)",
-    "Sweep": "over deleted tokens (attribution), and over sources (decomposition)",
-    "Target": "of attribution, and of a sweep",
-}
+TWICE: dict[str, str] = {}
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:

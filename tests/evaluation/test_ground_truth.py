@@ -16,7 +16,7 @@ from unweave.experiments.methods import find_method
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.model.loading import load
 from unweave.model.model import Model
-from unweave.model.synthetic import built, tracr_programs
+from unweave.model.synthetic import synthetic_models, tracr_programs
 from unweave.model.synthetic.tracr_compile import LETTERS, tracr
 from unweave.model.synthetic.tracr_network import network
 from unweave.scores.score import scores as registered
@@ -99,7 +99,7 @@ def test_compiled_networks_are_tracrs_own(name):
         if hasattr(block, "heads"):
             for head in block.heads():
                 head.causal = True
-    model = Model(name, network(program), "built")
+    model = Model(name, network(program), "synthetic")
     generator = torch.Generator().manual_seed(0)
     space = program.craft.residual_space
     index = [program.directions.index(direction) for direction in space.basis]
@@ -117,7 +117,7 @@ def test_compiled_networks_are_tracrs_own(name):
 @needs_tracr
 @pytest.mark.parametrize("name", tracr_programs.PROGRAMS)
 def test_written_circuits_are_those_of_the_weights(name):
-    assert built[f"tracr:{name}"]().wiring == WIRINGS[name]
+    assert synthetic_models[f"tracr:{name}"]().wiring == WIRINGS[name]
 
 
 def test_without_tracr_the_error_says_how_to_get_it(monkeypatch):

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unweave.attribution.render import html, terminal
-from unweave.attribution.sweep import Sweep, WordAblation
-from unweave.attribution.target import Target, find_targets
+from unweave.attribution.sweep import WordAblation, WordSweep
+from unweave.attribution.target import MetricTarget, find_targets
 from unweave.attribution.texts import EncodedText, Word, read_text
 from unweave.behaviours.prompt import Span
 from unweave.decomposition.api import Precision
@@ -64,7 +64,7 @@ class Attribution:
     scores: tuple[float, ...]
     phrases: tuple[tuple[Word, float], ...]
     interactions: tuple[tuple[Word, Word, float], ...]
-    target: Target
+    target: MetricTarget
     whole: float
     ablated: float
     rules: str
@@ -180,7 +180,7 @@ def attribute(
         targets = find_targets(model, some, target, against, decoder)
         asked = [_Asked(one, phrases, interactions) for one in some]
         pairs = [others[i] for i in chosen] if others else ()
-        sweep = Sweep(model, some, targets, level, rules, ablation, pairs, decoder, precision)
+        sweep = WordSweep(model, some, targets, level, rules, ablation, pairs, decoder, precision)
         scores, metrics = sweep.scores([one.sources for one in asked])
         for row, i in enumerate(chosen):
             found[i] = asked[row].result(sweep, targets[row], scores[row], metrics[row])
@@ -237,7 +237,9 @@ class _Asked:
         words = [*text.words, *self.phrases, *(w for three in joint for w in three), whole]
         self.sources = [word.tokens for word in words]
 
-    def result(self, sweep: Sweep, target: Target, row: list[float], ablated: float) -> Attribution:
+    def result(
+        self, sweep: WordSweep, target: MetricTarget, row: list[float], ablated: float
+    ) -> Attribution:
         at = len(self.text.words)
         phrases = tuple(zip(self.phrases, row[at : at + len(self.phrases)], strict=True))
         at += len(self.phrases)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.attribution.target import Target, read_logits, reads_of
+from unweave.attribution.target import MetricTarget, read_logits, reads_of
 from unweave.attribution.texts import EncodedText, Word
 from unweave.model.model import Model
 
@@ -37,7 +37,7 @@ class Areas(NamedTuple):
 def areas(
     model: Model,
     text: EncodedText,
-    target: Target,
+    target: MetricTarget,
     ranking: Sequence[Word],
     decoder: Sequence[int] | None = None,
 ) -> Areas:
@@ -64,7 +64,7 @@ def areas(
 def subset_metrics(
     model: Model,
     text: EncodedText,
-    target: Target,
+    target: MetricTarget,
     kept: Sequence[tuple[int, ...]],
     decoder: Sequence[int] | None = None,
 ) -> Float[Tensor, " subset"]:

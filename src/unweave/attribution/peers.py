@@ -18,7 +18,7 @@ from unweave.attribution.attribute import ABLATION, RULES, attribute
 from unweave.attribution.deletion import Areas, areas, subset_metrics
 from unweave.attribution.render import coloured, largest
 from unweave.attribution.sweep import WordAblation
-from unweave.attribution.target import Target, find_targets, reads_of
+from unweave.attribution.target import MetricTarget, find_targets, reads_of
 from unweave.attribution.texts import EncodedText, Word, blank, read_text
 from unweave.decomposition.ruleset import RuleSet
 from unweave.errors import UnweaveError
@@ -51,7 +51,7 @@ class Peer:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class MethodWords:
     """Methods side by side on the same texts.
 
     Args:
@@ -61,7 +61,7 @@ class Comparison:
 
     peers: tuple[Peer, ...]
     texts: tuple[str, ...]
-    targets: tuple[Target, ...]
+    targets: tuple[MetricTarget, ...]
     words: tuple[tuple[Word, ...], ...]
     missing: tuple[str, ...] = field(default=())
 
@@ -148,7 +148,7 @@ def compare(
     ablation: WordAblation = ABLATION,
     steps: int = STEPS,
     truncate: bool = False,
-) -> Comparison:
+) -> MethodWords:
     """Attributes texts by every available method and tests each.
 
     Args:
@@ -162,7 +162,7 @@ def compare(
     encoded = [read_text(model, text, truncate) for text in given]
     targets = [find_targets(model, [text], target, against)[0] for text in encoded]
 
-    def ours(text: EncodedText, goal: Target) -> WordScores:
+    def ours(text: EncodedText, goal: MetricTarget) -> WordScores:
         found = attribute(
             model,
             text.text,
@@ -175,7 +175,7 @@ def compare(
         assert not isinstance(found, list)
         return found.scores
 
-    ways: dict[str, Callable[[EncodedText, Target], WordScores]] = {
+    ways: dict[str, Callable[[EncodedText, MetricTarget], WordScores]] = {
         "unweave": ours,
         "occlusion": lambda text, goal: occlusion(model, text, goal),
     }
@@ -190,15 +190,15 @@ def compare(
         )
     peers = [_measured(model, name, way, encoded, targets) for name, way in ways.items()]
     words = tuple(text.words for text in encoded)
-    return Comparison(tuple(peers), tuple(given), tuple(targets), words, missing)
+    return MethodWords(tuple(peers), tuple(given), tuple(targets), words, missing)
 
 
 def _measured(
     model: Model,
     name: str,
-    way: Callable[[EncodedText, Target], WordScores],
+    way: Callable[[EncodedText, MetricTarget], WordScores],
     texts: Sequence[EncodedText],
-    targets: Sequence[Target],
+    targets: Sequence[MetricTarget],
 ) -> Peer:
     way(texts[0], targets[0])  # the first call of anything is slower
     began = time.perf_counter()
@@ -218,7 +218,7 @@ def ranked(text: EncodedText, scores: Sequence[float]) -> list[Word]:
     return [word for _, word in sorted(pairs, key=lambda pair: -pair[0]) if not word.fixed]
 
 
-def occlusion(model: Model, text: EncodedText, target: Target) -> WordScores:
+def occlusion(model: Model, text: EncodedText, target: MetricTarget) -> WordScores:
     """What the logit difference loses when a word is left out, exactly; 0 for special tokens."""
     free = [word for word in text.words if not word.fixed]
     everything = tuple(range(len(text.ids)))
@@ -240,7 +240,7 @@ class _From(Patch):
 
 
 def integrated_gradients(
-    model: Model, text: EncodedText, target: Target, steps: int = STEPS
+    model: Model, text: EncodedText, target: MetricTarget, steps: int = STEPS
 ) -> WordScores:
     """Captum's integrated gradients of the logit difference, summed over each word's tokens.
 

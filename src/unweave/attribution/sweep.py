@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unweave.attribution.target import Target, read_logits, reads_of
+from unweave.attribution.target import MetricTarget, read_logits, reads_of
 from unweave.attribution.texts import EncodedText, blank, counterfactual_row
 from unweave.batch import Readout
 from unweave.decomposition.api import Precision, relevance
@@ -22,7 +22,7 @@ WordAblation = Literal["padding", "zero", "counterfactual"]
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep:
+class WordSweep:
     """Texts of like length with their targets.
 
     Args:
@@ -31,7 +31,7 @@ class Sweep:
 
     model: Model
     texts: Sequence[EncodedText]
-    targets: Sequence[Target]
+    targets: Sequence[MetricTarget]
     level: int
     rules: str | RuleSet
     ablation: WordAblation

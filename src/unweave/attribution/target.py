@@ -20,7 +20,7 @@ from unweave.registry import nearest
 
 
 @dataclass(frozen=True)
-class Target:
+class MetricTarget:
     """logit[answer] − logit[other].
 
     Args:
@@ -61,7 +61,7 @@ def find_targets(
     target: str | int | None,
     against: str | int | None,
     decoder: Sequence[int] | None = None,
-) -> list[Target]:
+) -> list[MetricTarget]:
     """The target of each text: what was asked for, else the prediction against the runner-up.
 
     Raises:
@@ -85,7 +85,7 @@ def find_targets(
             )
         name = f"{_name(model, answer)} − {_name(model, other)}"
         metric = float(row[answer] - row[other])
-        targets.append(Target(answer, other, name, _name(model, best[0]), metric))
+        targets.append(MetricTarget(answer, other, name, _name(model, best[0]), metric))
     return targets
 
 

@@ -32,7 +32,7 @@ INTERRUPTED = 130  # the exit code that typer and shells give to Ctrl-C
 
 
 @dataclass
-class Settings:
+class GlobalOptions:
     """The global options, filled in while the command line is parsed."""
 
     debug: bool = False
@@ -49,7 +49,7 @@ def main(args: Sequence[str] | None = None) -> int:
         interrupted; else what the command asked for with `typer.Exit`.
     """
     args = list(sys.argv[1:] if args is None else args)
-    settings = Settings()
+    settings = GlobalOptions()
     _print_anything()
     try:
         with _notes():
@@ -99,7 +99,7 @@ def _one_line(error: UnweaveError | typer.TyperException) -> str:
     return f"{message} (see {context.command_path} --help)" if context else message
 
 
-def _build_app(settings: Settings) -> typer.Typer:
+def _build_app(settings: GlobalOptions) -> typer.Typer:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
     @app.callback()

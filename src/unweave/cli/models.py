@@ -24,7 +24,7 @@ def _collect() -> dict[str, Any]:
     from unweave.model import cache, sources
     from unweave.model.checkpoint import architectures
     from unweave.model.gguf_cache import is_cached
-    from unweave.model.synthetic import built
+    from unweave.model.synthetic import synthetic_models
 
     bundled = []
     for name, model in sources.BUNDLED.items():
@@ -43,7 +43,7 @@ def _collect() -> dict[str, Any]:
         )
     return {
         "bundled": bundled,
-        "built": [*built],
+        "synthetic": [*synthetic_models],
         "hub": sources.hub_models_at_hand(),
         "transformer_lens": sources.LENS_NAMES,
         "architectures": [
@@ -69,7 +69,7 @@ def _show(found: dict[str, Any]) -> None:
     if found["hub"]:
         console.print(f"From the hub, at hand: {', '.join(found['hub'])}")
     console.print(
-        f"Built by code, circuit known (tasks of the same names): {', '.join(found['built'])}"
+        f"Built by code, circuit known (tasks of the same names): {', '.join(found['synthetic'])}"
     )
     names = [
         f"{family['name']} (also GGUF)" if family["gguf"] else family["name"]

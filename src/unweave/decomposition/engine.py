@@ -68,7 +68,7 @@ class Job:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SweptPart:
     """A finished part of a job.
 
     Args:
@@ -93,7 +93,7 @@ class _Order:
     entries: tuple[int, ...]
 
 
-def sweep_parts(job: Job, readers: Callable[[slice], Sequence[Reader]]) -> Iterator[Part]:
+def sweep_parts(job: Job, readers: Callable[[slice], Sequence[Reader]]) -> Iterator[SweptPart]:
     """Runs every source over every example.
 
     Args:
@@ -127,7 +127,7 @@ def sweep_parts(job: Job, readers: Callable[[slice], Sequence[Reader]]) -> Itera
                 )
                 job = replace(job, tf32=False)
                 continue
-            yield Part(part, taken, completeness, change)
+            yield SweptPart(part, taken, completeness, change)
             done = part.stop
 
 

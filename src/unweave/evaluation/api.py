@@ -24,8 +24,8 @@ from unweave.registry import nearest
 from unweave.scores.problem import Problem
 from unweave.sites import Site, parse
 
-Part = Literal["curve", "roc", "chance", "completeness", "minimality", "stability"]
-PARTS: tuple[Part, ...] = get_args(Part)
+EvaluationPart = Literal["curve", "roc", "chance", "completeness", "minimality", "stability"]
+PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
 SCHEMA_VERSION = 1
 
 
@@ -221,4 +221,4 @@ def _sites(problem: Problem, names: Collection[Site | str]) -> list[Site]:
     return sites
 
 
-__all__ = ["PARTS", "Evaluation", "Part", "curve_json", "curve_sizes", "evaluate"]
+__all__ = ["PARTS", "Evaluation", "EvaluationPart", "curve_json", "curve_sizes", "evaluate"]

@@ -19,7 +19,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class LoadedParts:
     """A model before it is read.
 
     Args:
@@ -36,7 +36,7 @@ class Source:
 
 
 @dataclass(frozen=True, eq=False)
-class Wishes:
+class LoadOptions:
     """What the caller of `load` asked for; None leaves it to the model."""
 
     dtype: torch.dtype | None = None
@@ -45,27 +45,27 @@ class Wishes:
     bos: bool | None = None
 
 
-def assemble(name: str, source: Source, wishes: Wishes) -> Model:
+def assemble(name: str, source: LoadedParts, options: LoadOptions) -> Model:
     """Reads the records strictly and puts the model together."""
     assert source.checkpoint is not None
-    return finish(name, read_network(source.model_type, source.checkpoint), source, wishes)
+    return finish(name, read_network(source.model_type, source.checkpoint), source, options)
 
 
-def finish(name: str, network: Network, source: Source, wishes: Wishes) -> Model:
+def finish(name: str, network: Network, source: LoadedParts, options: LoadOptions) -> Model:
     """A network with dtype, device, tokenizer and BOS as wished."""
     _keep_freed_memory()
-    dtype = wishes.dtype or _measured(name, network)
+    dtype = options.dtype or _measured(name, network)
     if dtype != network.dtype:
         network = network.to(dtype)
-    if wishes.device is not None:
-        network = _on_device(network, wishes.device)
-    if wishes.tokenizer is None:
+    if options.device is not None:
+        network = _on_device(network, options.device)
+    if options.tokenizer is None:
         tokenizer, adds_bos = source.tokenizer(), source.adds_bos
     else:
-        tokenizer, adds_bos = wishes.tokenizer, None
+        tokenizer, adds_bos = options.tokenizer, None
     context = None if source.checkpoint is None else _context(network, source.checkpoint.config)
     model = Model(name, network, source.model_type, tokenizer, context=context)
-    return replace(model, prepend_bos=_prepends_bos(model, adds_bos, wishes.bos))
+    return replace(model, prepend_bos=_prepends_bos(model, adds_bos, options.bos))
 
 
 def _measured(name: str, network: Network) -> torch.dtype:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from unweave.errors import UnweaveError
 from unweave.model import sources
-from unweave.model.assembling import Source, Wishes, assemble, finish
+from unweave.model.assembling import LoadedParts, LoadOptions, assemble, finish
 from unweave.model.checkpoint import Checkpoint, architecture, read_network
 from unweave.model.configs import check_family, check_fields, check_heads, check_sizes
 from unweave.model.folders import has_tokenizer, is_lens, lens_tensors, read_config
@@ -32,7 +32,7 @@ from unweave.model.pretrained import (
 )
 from unweave.model.probe import with_classes
 from unweave.model.sources import DEFAULT
-from unweave.model.synthetic import built, tokenizer_parts
+from unweave.model.synthetic import synthetic_models, tokenizer_parts
 from unweave.model.tokenizing import bare_tokenizer, folder_tokenizer, rebuilt_tokenizer
 from unweave.model.weights import Network
 
@@ -40,7 +40,7 @@ _LENS_TOKENIZER = "NeelNanda/gpt-neox-tokenizer-digits"  # for checkpoints that 
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class ReferenceModel:
     """A network and transformers' model of the same weights.
 
     Args:
@@ -82,12 +82,12 @@ def load(
     given = None if tokenizer is None else _tokenizer(tokenizer)
     if not isinstance(x, str | Path):
         source = _from_object(x)
-        return assemble(_name(x), source, Wishes(dtype, device, given, bos))
-    wishes = Wishes(dtype or torch.float32, device or "cpu", given, bos)
-    if x in built:
-        return _from_code(str(x), wishes)
+        return assemble(_name(x), source, LoadOptions(dtype, device, given, bos))
+    options = LoadOptions(dtype or torch.float32, device or "cpu", given, bos)
+    if x in synthetic_models:
+        return _from_code(str(x), options)
     source = _source(sources.find(x))
-    model, known = assemble(str(x), source, wishes), sources.BUNDLED.get(str(x))
+    model, known = assemble(str(x), source, options), sources.BUNDLED.get(str(x))
     return with_classes(model, known.examples) if known and known.examples else model
 
 
@@ -99,10 +99,10 @@ def from_transformers(
 ) -> Model:
     """A transformers model as a `Model` that shares its weights."""
     source = _from_object(model)
-    return assemble(name or _name(model), source, Wishes(dtype, tokenizer=tokenizer))
+    return assemble(name or _name(model), source, LoadOptions(dtype, tokenizer=tokenizer))
 
 
-def comparison(x: Any = DEFAULT) -> Comparison:
+def comparison(x: Any = DEFAULT) -> ReferenceModel:
     """What `unweave check` compares: our network and transformers' model. No tokenizer is needed.
 
     A GGUF file is read by transformers' own reader too, where it has one.
@@ -110,12 +110,12 @@ def comparison(x: Any = DEFAULT) -> Comparison:
     Raises:
         UnweaveError: Also when transformers has no class for this kind of checkpoint.
     """
-    path = sources.find(x) if isinstance(x, str | Path) and x not in built else None
+    path = sources.find(x) if isinstance(x, str | Path) and x not in synthetic_models else None
     if path is not None and path.suffix == ".gguf":
         return _gguf_comparison(path)
     reference = oracle(x)
     # `load` shares the weights of the same object, so this is the network that it gives.
-    return Comparison(_network(_from_object(reference)), reference)
+    return ReferenceModel(_network(_from_object(reference)), reference)
 
 
 def oracle(x: Any = DEFAULT) -> Any:
@@ -126,7 +126,7 @@ def oracle(x: Any = DEFAULT) -> Any:
     """
     if not isinstance(x, str | Path):
         return _checked_object(x).eval()
-    if x in built:
+    if x in synthetic_models:
         raise UnweaveError(f"{x} is built by code: transformers has no class to compare it with")
     path = sources.find(x)
     if path.suffix == ".gguf":
@@ -146,13 +146,13 @@ def oracle(x: Any = DEFAULT) -> Any:
     return folder_model(path, config)
 
 
-def _gguf_comparison(path: Path) -> Comparison:
+def _gguf_comparison(path: Path) -> ReferenceModel:
     gguf = read_gguf(path, configure)
     network = _network(_gguf_source(path, gguf))
     found = gguf_tensors(path, gguf.model_class, gguf.config)
     if found is None:
         reference = from_tensors(gguf.model_class, gguf.config, gguf.tensors, path.stem)
-        return Comparison(network, reference, "weights as unweave reads them")
+        return ReferenceModel(network, reference, "weights as unweave reads them")
     fields, tensors = found
     for name, theirs in fields.items():
         ours = gguf.config.get(name, theirs)
@@ -162,7 +162,7 @@ def _gguf_comparison(path: Path) -> Comparison:
                 f"{path}: unweave reads {name} = {ours!r}, transformers {theirs!r}: report it"
             )
     reference = from_tensors(gguf.model_class, gguf.config, tensors, path.stem)
-    return Comparison(network, reference, "weights read by transformers' own GGUF reader")
+    return ReferenceModel(network, reference, "weights read by transformers' own GGUF reader")
 
 
 def _same(ours: Any, theirs: Any) -> bool:
@@ -172,12 +172,12 @@ def _same(ours: Any, theirs: Any) -> bool:
     return ours == theirs
 
 
-def _network(source: Source) -> Network:
+def _network(source: LoadedParts) -> Network:
     assert source.checkpoint is not None
     return read_network(source.model_type, source.checkpoint)
 
 
-def _source(path: Path) -> Source:
+def _source(path: Path) -> LoadedParts:
     """What a file or folder on this machine holds."""
     if path.suffix == ".gguf":
         return _from_gguf(path)
@@ -196,7 +196,7 @@ def _checked_object(x: Any) -> Any:
     return x
 
 
-def _from_object(x: Any) -> Source:
+def _from_object(x: Any) -> LoadedParts:
     model = _checked_object(x)
     # Tied weights are one object in `parameters`, and stay one here.
     shared: dict[int, Tensor] = {}
@@ -211,7 +211,9 @@ def _from_object(x: Any) -> Source:
         )
     config = model.config
     checkpoint = Checkpoint(config.to_dict(), defaults(config), tensors, type(model).__name__)
-    return Source(config.model_type, checkpoint, lambda: _tokenizer_at_hand(config.name_or_path))
+    return LoadedParts(
+        config.model_type, checkpoint, lambda: _tokenizer_at_hand(config.name_or_path)
+    )
 
 
 def _name(model: Any) -> str:
@@ -226,12 +228,12 @@ def _tokenizer_at_hand(name: str | None) -> Any | None:
     return None if folder is None else folder_tokenizer(folder)
 
 
-def _from_folder(folder: Path, config: Mapping[str, Any]) -> Source:
+def _from_folder(folder: Path, config: Mapping[str, Any]) -> LoadedParts:
     source = _from_object(folder_model(folder, config))
-    return Source(source.model_type, source.checkpoint, lambda: folder_tokenizer(folder))
+    return LoadedParts(source.model_type, source.checkpoint, lambda: folder_tokenizer(folder))
 
 
-def _from_lens(folder: Path, config: Mapping[str, Any]) -> Source:
+def _from_lens(folder: Path, config: Mapping[str, Any]) -> LoadedParts:
     def tokenizer() -> Any | None:
         if has_tokenizer(folder):
             return folder_tokenizer(folder)
@@ -244,29 +246,31 @@ def _from_lens(folder: Path, config: Mapping[str, Any]) -> Source:
     check_fields(config, where)
     check_sizes(config, {name: tuple(t.shape) for name, t in tensors.items()}, where)
     checkpoint = Checkpoint(config, {}, tensors, "HookedTransformer")
-    return Source("transformer_lens", checkpoint, tokenizer)
+    return LoadedParts("transformer_lens", checkpoint, tokenizer)
 
 
-def _from_gguf(path: Path) -> Source:
+def _from_gguf(path: Path) -> LoadedParts:
     return _gguf_source(path, read_gguf(path, configure))
 
 
-def _gguf_source(path: Path, model: GgufModel) -> Source:
+def _gguf_source(path: Path, model: GgufModel) -> LoadedParts:
     checkpoint = Checkpoint(model.config, model.defaults, model.tensors, model.model_class)
     parts = model.tokenizer
     if parts is None:
-        return Source(model.model_type, checkpoint, lambda: None)
-    return Source(model.model_type, checkpoint, lambda: rebuilt_tokenizer(parts), parts["adds_bos"])
+        return LoadedParts(model.model_type, checkpoint, lambda: None)
+    return LoadedParts(
+        model.model_type, checkpoint, lambda: rebuilt_tokenizer(parts), parts["adds_bos"]
+    )
 
 
-def _from_code(name: str, wishes: Wishes) -> Model:
-    made = built[name]()
+def _from_code(name: str, options: LoadOptions) -> Model:
+    made = synthetic_models[name]()
     parts = tokenizer_parts(made.vocabulary)
-    source = Source("built", None, lambda: rebuilt_tokenizer(parts), adds_bos=True)
-    return finish(name, made.network, source, wishes)
+    source = LoadedParts("synthetic", None, lambda: rebuilt_tokenizer(parts), adds_bos=True)
+    return finish(name, made.network, source, options)
 
 
-def _from_onnx(path: Path) -> Source:
+def _from_onnx(path: Path) -> LoadedParts:
     config, where = sources.config_beside(path), path.parent / "config.json"
     model_type = check_family(config, where)
     architecture(model_type)
@@ -279,7 +283,7 @@ def _from_onnx(path: Path) -> Source:
     check_heads(fields, where)
     check_sizes(fields, shapes, where)
     checkpoint = Checkpoint(fields, known, tensors, config["architectures"][0])
-    return Source(model_type, checkpoint, lambda: bare_tokenizer(path.parent))
+    return LoadedParts(model_type, checkpoint, lambda: bare_tokenizer(path.parent))
 
 
 def _tokenizer(x: Any) -> Any:

@@ -11,7 +11,6 @@ from typing import Any
 from unweave.errors import UnweaveError
 from unweave.model import probe
 from unweave.model.folders import has_tokenizer, has_weights, read_config
-from unweave.model.synthetic import built
 from unweave.registry import nearest
 
 DEFAULT = "smollm2-135m"
@@ -257,7 +256,7 @@ def _unreachable(name: str, error: Exception) -> str:
 
 
 def _suggestion(name: str) -> str:
-    known = {*BUNDLED, *built, *LENS_NAMES, *_WELL_KNOWN}
+    known = {*BUNDLED, *synthetic_models, *LENS_NAMES, *_WELL_KNOWN}
     return nearest(name, known, otherwise="`unweave models` lists what is at hand")
 
 

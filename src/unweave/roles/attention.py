@@ -28,7 +28,7 @@ _ROWS, _HALF = 8, 24  # random prompts, and tokens in each before they repeat
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionFigures:
     """Where a head attends from the positions that matter.
 
     Args:
@@ -76,7 +76,9 @@ def token_relations(tokens: Int[Tensor, "batch position"]) -> dict[str, Relation
     }
 
 
-def attention_of(model: Model, pattern: Pattern, matters: Weights, batch: Batch) -> Attention:
+def attention_of(
+    model: Model, pattern: Pattern, matters: Weights, batch: Batch
+) -> AttentionFigures:
     """Where a head attends, over the positions that matter."""
     labelled = any(bool((where == 0).any()) for where in batch.positions.values())
     kept = pattern if labelled else _without_first(pattern)
@@ -91,7 +93,7 @@ def attention_of(model: Model, pattern: Pattern, matters: Weights, batch: Batch)
         for name, relation in relations_of(model, batch).items()
     }
     sink = _ratio(_total(pattern[:, :, 0], matters), _total(pattern.sum(-1), matters))
-    return Attention(to, relations, sink, _spread(pattern, matters))
+    return AttentionFigures(to, relations, sink, _spread(pattern, matters))
 
 
 def random_tokens(model: Model, seed: int = 0) -> Inputs:

@@ -8,7 +8,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.roles.attention import Attention
+from unweave.roles.attention import AttentionFigures
 from unweave.roles.interventions import Followed, Moved
 
 # What a role may require.
@@ -116,7 +116,7 @@ class Measurements:
     moved: Mapping[str, Moved]
     fed_effect: Figure | None
     prompts: int
-    attention: Attention | None = None
+    attention: AttentionFigures | None = None
     to: str = ""
     random: Mapping[str, float] = field(default_factory=dict)
     copying: float = math.nan

@@ -29,7 +29,7 @@ from unweave.patching.circuits import run_circuits
 from unweave.patching.edges import run_edges
 from unweave.scores.problem import Problem
 from unweave.scores.score import edge_scores
-from unweave.search.search import Checkpoint, Finding, Round, Search, searches
+from unweave.search.search import Finding, Round, SavedState, Search, searches
 from unweave.sites import Site, parse
 
 C = TypeVar("C", bound=Hashable)
@@ -119,7 +119,7 @@ class Pruning:
         return increases
 
 
-def find(problem: Problem, scores: Scores, options: Options, checkpoint: Checkpoint) -> Finding:
+def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedState) -> Finding:
     """Nodes, from the last layer to the first; scores do not matter to this search."""
     order = sorted(problem.nodes, key=lambda node: node.point.depth, reverse=True)
     batch = divergence(problem.model, problem.batch, problem.ablation)

@@ -23,9 +23,9 @@ from unweave.progress import progress
 from unweave.scores.problem import Problem
 from unweave.search.loss import Loss
 from unweave.search.search import (
-    Checkpoint,
     Finding,
     Round,
+    SavedState,
     Search,
     Step,
     searches,
@@ -109,7 +109,7 @@ class _State:
         return asdict(self)
 
 
-def find(problem: Problem, scores: Scores, options: Options, checkpoint: Checkpoint) -> Finding:
+def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedState) -> Finding:
     """Runs rounds until one of the paper's rules says stop."""
     state = _read(checkpoint)
     loss = Loss.of(problem)
@@ -151,7 +151,7 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: Checkpo
     return Finding(state.rounds[-1].circuit, ranking, tuple(state.rounds))
 
 
-def _read(checkpoint: Checkpoint) -> _State:
+def _read(checkpoint: SavedState) -> _State:
     record = checkpoint.load()
     if record is None:
         return _State()
@@ -189,7 +189,7 @@ def _prune(
     circuit: tuple[Site, ...],
     loss: Loss,
     state: _State,
-    checkpoint: Checkpoint,
+    checkpoint: SavedState,
 ) -> tuple[Site, ...]:
     """Greedy pruning by the metric, one node after the other, until a pass changes nothing.
 

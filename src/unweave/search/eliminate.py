@@ -31,9 +31,9 @@ from unweave.search.race import race
 from unweave.search.search import (
     MAX_SIZE,
     PRICE,
-    Checkpoint,
     Finding,
     Round,
+    SavedState,
     Search,
     Step,
     ranked_sites,
@@ -44,7 +44,7 @@ from unweave.sites import Site, parse
 
 
 @dataclass(frozen=True)
-class Settings:
+class EliminateSettings:
     """Constants of elimination; docs/rules.md has the study behind each.
 
     Args:
@@ -67,7 +67,7 @@ class Settings:
     rounding: float = 1e-6
 
 
-SETTINGS = Settings()
+SETTINGS = EliminateSettings()
 
 
 @dataclass(eq=False)
@@ -94,7 +94,7 @@ class _Run:
     scores: Scores
     options: Options
     state: _State
-    checkpoint: Checkpoint
+    checkpoint: SavedState
     drawn: dict[tuple[str, int], Problem] = field(default_factory=dict)
 
     def save(self) -> None:
@@ -137,7 +137,7 @@ class _Run:
         return self.drawn[part, prompts]
 
 
-def find(problem: Problem, scores: Scores, options: Options, checkpoint: Checkpoint) -> Finding:
+def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedState) -> Finding:
     """Rounds until the circuit is faithful, or the next nodes do not improve it."""
     state = _read(checkpoint)
     run = _Run(problem, scores, options, state, checkpoint)
@@ -159,7 +159,7 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: Checkpo
     return Finding(best.circuit, tuple(state.ranking), tuple(state.rounds))
 
 
-def _read(checkpoint: Checkpoint) -> _State:
+def _read(checkpoint: SavedState) -> _State:
     record = checkpoint.load()
     if record is None:
         return _State()

@@ -11,7 +11,7 @@ from unweave.sites import parse
 
 
 @dataclass(frozen=True)
-class Settings:
+class OrderSettings:
     """Constants of the order; docs/rules.md has the study behind each.
 
     Args:
@@ -28,7 +28,7 @@ class Settings:
     rounding: float = 1e-6
 
 
-SETTINGS = Settings()
+SETTINGS = OrderSettings()
 
 
 def measured_order(

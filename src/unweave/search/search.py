@@ -91,7 +91,7 @@ class Finding:
 
 
 @runtime_checkable
-class Checkpoint(Protocol):
+class SavedState(Protocol):
     """Where a search keeps its state, so that a killed run goes on from it."""
 
     def load(self) -> dict[str, Any] | None:
@@ -113,7 +113,7 @@ class Forgetful:
         return None
 
 
-Run = Callable[[Problem, Scores, Options, Checkpoint], Finding]
+Run = Callable[[Problem, Scores, Options, SavedState], Finding]
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Search:
         problem: Problem,
         scores: Scores,
         options: Options | None = None,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: SavedState | None = None,
     ) -> Finding:
         """Finds the circuit, from the beginning or from where the checkpoint was left.
 

@@ -11,8 +11,8 @@ from unweave.search.loss import Loss
 from unweave.search.search import (
     MAX_SIZE,
     PRICE,
-    Checkpoint,
     Finding,
+    SavedState,
     Search,
     one_round,
     ranked_sites,
@@ -23,7 +23,7 @@ from unweave.search.search import (
 _SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 60, 80, 100)
 
 
-def find(problem: Problem, scores: Scores, options: Options, checkpoint: Checkpoint) -> Finding:
+def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedState) -> Finding:
     """Tries the prefixes of the ranking in one batch."""
     ranking = ranked_sites(problem, scores)
     most = min(options["max_size"] or len(ranking), len(ranking))

@@ -26,7 +26,7 @@ class Wiring:
 
 
 @dataclass(frozen=True, eq=False)
-class Built:
+class SyntheticModel:
     """A network with its words.
 
     Args:
@@ -40,7 +40,9 @@ class Built:
     wiring: Mapping[str, Wiring] = field(default_factory=dict)
 
 
-built: Registry[Callable[[], Built]] = Registry("built-in model", "unweave.model.synthetic")
+synthetic_models: Registry[Callable[[], SyntheticModel]] = Registry(
+    "built-in model", "unweave.model.synthetic"
+)
 
 
 def tokenizer_parts(vocabulary: tuple[str, ...]) -> dict:

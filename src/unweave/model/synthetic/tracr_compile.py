@@ -25,7 +25,7 @@ def tracr(module: str) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class CraftPart:
     """A head or MLP: what it reads by input ("q", "k", "v" or "in"), and what it writes."""
 
     site: Site
@@ -44,7 +44,7 @@ class Compiled:
         craft: tracr's own model, before it turns into arrays.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[CraftPart, ...]
     labels: tuple[str, ...]
     directions: tuple[Any, ...]
     tokens: Float[Tensor, "vocab d_model"]
@@ -100,7 +100,7 @@ def variable(name: str) -> str:
     return stem if number.isdigit() else name
 
 
-def _parts(craft: Any, index: dict[Any, int]) -> Iterator[Part]:
+def _parts(craft: Any, index: dict[Any, int]) -> Iterator[CraftPart]:
     transformers = tracr("craft.transformers")
 
     def rows(space: Any) -> Matrix:
@@ -118,7 +118,7 @@ def _parts(craft: Any, index: dict[Any, int]) -> Iterator[Part]:
         if kind == "mlp":
             reads = {"in": rows(block.fst.input_space) @ matrix(block.fst)}
             writes = matrix(block.snd) @ rows(block.snd.output_space).T
-            yield Part(Site(Point("mlp", layer)), reads, writes)
+            yield CraftPart(Site(Point("mlp", layer)), reads, writes)
             continue
         for head, wired in enumerate(block.as_multi().heads()):
             reads = {
@@ -127,4 +127,4 @@ def _parts(craft: Any, index: dict[Any, int]) -> Iterator[Part]:
                 "v": rows(wired.w_ov.input_space) @ matrix(wired.w_ov),
             }
             writes = rows(wired.w_ov.output_space).T
-            yield Part(Site(Point("z", layer), head), reads, writes)
+            yield CraftPart(Site(Point("z", layer), head), reads, writes)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unweave.model.synthetic import Edge, Wiring
-from unweave.model.synthetic.tracr_compile import Compiled, Matrix, Part
+from unweave.model.synthetic.tracr_compile import Compiled, CraftPart, Matrix
 from unweave.model.weights import (
     Activation,
     Attention,
@@ -41,7 +41,7 @@ def beside(one: Compiled, other: Compiled) -> tuple[Compiled, tuple[Site, ...]]:
         if site in first:  # one MLP a layer: the two lie in it side by side
             mine = next(p for p in parts if p.site == site)
             parts.remove(mine)
-            moved = Part(
+            moved = CraftPart(
                 site,
                 {"in": torch.cat((mine.reads["in"], moved.reads["in"]), 1)},
                 torch.cat((mine.writes, moved.writes), 0),
@@ -58,12 +58,12 @@ def beside(one: Compiled, other: Compiled) -> tuple[Compiled, tuple[Site, ...]]:
     return whole, tuple(first)
 
 
-def _moved(part: Part, site: Site, at: int, width: int) -> Part:
+def _moved(part: CraftPart, site: Site, at: int, width: int) -> CraftPart:
     def pad(x: Matrix) -> Matrix:
         return functional.pad(x, (0, 0, at, width - at - len(x)))
 
     reads = {name: pad(matrix) for name, matrix in part.reads.items()}
-    return Part(site, reads, pad(part.writes.T).T)
+    return CraftPart(site, reads, pad(part.writes.T).T)
 
 
 def network(program: Compiled) -> Network:
@@ -128,11 +128,11 @@ def wiring(
     return found
 
 
-def _written(part: Part) -> Tensor:
+def _written(part: CraftPart) -> Tensor:
     return (part.writes != 0).any(0)
 
 
-def _edges(program: Compiled, parts: list[Part], carried: Tensor) -> Iterator[Edge]:
+def _edges(program: Compiled, parts: list[CraftPart], carried: Tensor) -> Iterator[Edge]:
     embedded = (program.tokens != 0).any(0) | (program.positions != 0).any(0)
     writers = [(Site(Point("embed")), embedded), *((p.site, _written(p)) for p in parts)]
     for upstream, written in writers:

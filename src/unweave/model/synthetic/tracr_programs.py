@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from unweave.errors import UnweaveError
-from unweave.model.synthetic import Built, built
+from unweave.model.synthetic import SyntheticModel, synthetic_models
 from unweave.model.synthetic.tracr_compile import VOCABULARY, Compiled, compile_program, tracr
 from unweave.model.synthetic.tracr_network import beside, network, wiring
 
@@ -82,14 +82,14 @@ def compiled(name: str) -> Compiled:
     return compile_program(PROGRAMS[name].make())
 
 
-def _builder(name: str) -> Callable[[], Built]:
-    def build() -> Built:
+def _builder(name: str) -> Callable[[], SyntheticModel]:
+    def build() -> SyntheticModel:
         program = PROGRAMS[name]
         whole, nodes = beside(compiled(name), compiled(program.beside))
-        return Built(network(whole), VOCABULARY, wiring(whole, nodes, program.positional))
+        return SyntheticModel(network(whole), VOCABULARY, wiring(whole, nodes, program.positional))
 
     return build
 
 
 for _name in PROGRAMS:
-    built.register(f"tracr:{_name}")(_builder(_name))
+    synthetic_models.register(f"tracr:{_name}")(_builder(_name))

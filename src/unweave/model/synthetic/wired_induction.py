@@ -8,7 +8,7 @@ All other heads are bystanders.
 
 import torch
 
-from unweave.model.synthetic import BOS, UNKNOWN, Built, Wiring, built
+from unweave.model.synthetic import BOS, UNKNOWN, SyntheticModel, Wiring, synthetic_models
 from unweave.model.synthetic.wiring import (
     Spaces,
     WiredHead,
@@ -109,6 +109,6 @@ WIRING = {
 }
 
 
-@built.register("wired-induction")
-def wired_induction() -> Built:
-    return Built(network(), VOCABULARY, WIRING)
+@synthetic_models.register("wired-induction")
+def wired_induction() -> SyntheticModel:
+    return SyntheticModel(network(), VOCABULARY, WIRING)

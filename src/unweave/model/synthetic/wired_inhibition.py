@@ -9,7 +9,7 @@ All other heads are bystanders.
 
 import torch
 
-from unweave.model.synthetic import BOS, UNKNOWN, Built, built
+from unweave.model.synthetic import BOS, UNKNOWN, SyntheticModel, synthetic_models
 from unweave.model.synthetic.wired_induction import wiring_of
 from unweave.model.synthetic.wiring import (
     Spaces,
@@ -112,6 +112,6 @@ WIRING = {
 }
 
 
-@built.register("wired-inhibition")
-def wired_inhibition() -> Built:
-    return Built(network(), VOCABULARY, WIRING)
+@synthetic_models.register("wired-inhibition")
+def wired_inhibition() -> SyntheticModel:
+    return SyntheticModel(network(), VOCABULARY, WIRING)

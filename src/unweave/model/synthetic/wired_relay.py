@@ -12,7 +12,7 @@ faithfulness is ⅓, ⅔ and 1 on the way.
 
 import torch
 
-from unweave.model.synthetic import BOS, UNKNOWN, Built, built
+from unweave.model.synthetic import BOS, UNKNOWN, SyntheticModel, synthetic_models
 from unweave.model.synthetic.wired_induction import GAIN, SHARPNESS, WORDS, wiring_of
 from unweave.model.synthetic.wiring import (
     Spaces,
@@ -70,6 +70,6 @@ WIRING = {
 }
 
 
-@built.register("wired-relay")
-def wired_relay() -> Built:
-    return Built(network(), VOCABULARY, WIRING)
+@synthetic_models.register("wired-relay")
+def wired_relay() -> SyntheticModel:
+    return SyntheticModel(network(), VOCABULARY, WIRING)

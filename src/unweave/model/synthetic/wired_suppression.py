@@ -10,7 +10,7 @@ All other heads are bystanders.
 
 import torch
 
-from unweave.model.synthetic import Built, built
+from unweave.model.synthetic import SyntheticModel, synthetic_models
 from unweave.model.synthetic.wired_induction import (
     GAIN,
     POSITIONS,
@@ -92,6 +92,6 @@ WIRING = {
 }
 
 
-@built.register("wired-suppression")
-def wired_suppression() -> Built:
-    return Built(network(), VOCABULARY, WIRING)
+@synthetic_models.register("wired-suppression")
+def wired_suppression() -> SyntheticModel:
+    return SyntheticModel(network(), VOCABULARY, WIRING)
