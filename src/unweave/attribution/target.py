@@ -133,7 +133,8 @@ def _check_space(
     if not wanted[:1].isalnum() or context[-1:].isspace():
         return
     spaced = words.after(context, f" {wanted}")
-    if len(spaced) != 1 or spaced[0] == found:
+    unknown = getattr(words.model.tokenizer, "unk_token_id", None)  # stands for no word
+    if len(spaced) != 1 or spaced[0] in (found, unknown):
         return
     likelier = found is None or bool(logits[spaced[0]] > logits[found])
     if likelier or continues(context, wanted):
