@@ -119,7 +119,7 @@ def check_command(words: Sequence[str], where: str) -> None:
 
 
 def _parse(args: Sequence[str], where: str) -> None:
-    command: Any = typer.main.get_command(cli._build_app(cli.Settings()))
+    command: Any = typer.main.get_command(cli._build_app(cli.GlobalOptions()))
     rest = list(args)
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         assert rest[0] in command.commands, f"{where}: unweave has no command {rest[0]!r}"

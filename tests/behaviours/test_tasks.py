@@ -77,8 +77,8 @@ def test_arithmetic_adds(tokenized, kind):
         a, b = map(int, re.findall(r"\d+", asked))
         named = {n: int(prompt.clean[start:end]) for n, (start, end) in prompt.spans.items()}
         assert named == {"A": a, "B": b}
-        assert [answer.strip() for answer in prompt.answers] == [str(a + b)]
-        assert prompt.clean.endswith(" ") == (prompt.answers[0][0] != " ")
+        assert [str(answer).strip() for answer in prompt.answers] == [str(a + b)]
+        assert prompt.clean.endswith(" ") == (str(prompt.answers[0])[0] != " ")
         assert len(str(a + b)) == width
         assert sum(map(int, re.findall(r"\d+", other))) != a + b
         assert not any(line.startswith(asked) for line in solved)

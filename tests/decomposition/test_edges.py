@@ -8,7 +8,6 @@ import pytest
 import torch
 from oracles.patched import patched
 from torch import Tensor
-from unweave.testing.method import tiny_problem
 
 from unweave.ablation import counterfactual
 from unweave.decomposition.api import relevance
@@ -23,6 +22,7 @@ from unweave.patching.circuits import repeat_inputs
 from unweave.patching.edges import EdgePatch, run_edges
 from unweave.scores.problem import Problem
 from unweave.sites import Point, parse
+from unweave.testing.problem import tiny_problem
 
 FAMILIES = [("gpt2", None), ("llama", None), ("qwen3", None), ("gpt_neox", "parallel")]
 
@@ -99,8 +99,8 @@ def outputs_and_gradients(problem: Problem) -> tuple[dict[Point, Tensor], dict[P
     logits = run(problem.model.network, batch.clean, ops)
     read = logits[torch.arange(len(batch)), batch.readout.read]
     batch.readout.measure(read).sum().backward()
-    kept = {p: x for p, x in ops.found.items() if x.grad is not None}
-    return {p: x.detach() for p, x in kept.items()}, {p: x.grad for p, x in kept.items()}
+    gradients = {p: x.grad for p, x in ops.found.items() if x.grad is not None}
+    return {p: ops.found[p].detach() for p in gradients}, gradients
 
 
 @pytest.mark.parametrize("shape", FAMILIES, ids=str)

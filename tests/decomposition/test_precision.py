@@ -7,12 +7,12 @@ import pytest
 import torch
 from oracles.tiny import tiny_inputs, tiny_model, tiny_readout
 from torch.nn import functional
-from unweave.testing.method import tiny_problem
 
 from unweave.decomposition import api, jobs, precision, rules
 from unweave.decomposition.api import decompose, relevance
 from unweave.decomposition.edges import edge_relevance
 from unweave.errors import UnweaveError
+from unweave.testing.problem import tiny_problem
 
 
 @pytest.fixture

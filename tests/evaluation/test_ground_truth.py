@@ -46,8 +46,8 @@ def experiments(model) -> dict[str, Experiment]:
     return {name: Experiment.set_up(one, model) for name, one in specifications.items()}
 
 
-def test_every_built_model_has_a_task():
-    assert set(built) == set(synthetic_tasks)
+def test_every_synthetic_model_has_a_task():
+    assert set(synthetic_models) == set(synthetic_tasks)
 
 
 def test_the_task_keeps_its_contract_and_the_model_does_it(model):

@@ -8,7 +8,7 @@ import torch
 
 from unweave.errors import UnweaveError
 from unweave.model.checkpoint import Checkpoint, Tiny, architectures, read_network
-from unweave.model.weights import Activation, Branch, Head, Network, tensors
+from unweave.model.weights import Activation, Attention, Branch, Head, Network, tensors
 from unweave.testing import check_architecture, compare, random_inputs
 from unweave.testing.architecture import negative_control, network_of
 from unweave.testing.oracle import Widened, arguments_for, build, forward
@@ -128,6 +128,7 @@ def test_check_architecture_fails_when_the_control_agrees(monkeypatch):
 
 
 def without_bias(b: Branch) -> Branch:
+    assert isinstance(b.body, Attention)
     return replace(b, body=replace(b.body, v=replace(b.body.v, bias=None)))
 
 

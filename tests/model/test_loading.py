@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from unweave.errors import UnweaveError, UnweaveWarning
 from unweave.model.checkpoint import Tiny, architectures
 from unweave.model.loading import from_transformers, load, oracle
-from unweave.model.weights import tensors
+from unweave.model.weights import Linear, tensors
 from unweave.testing.oracle import build
 
 BERT = {
@@ -39,6 +39,7 @@ def test_object_is_shared_not_copied() -> None:
     used = {t.untyped_storage().data_ptr() for t in tensors(model.network)}
     assert used == stored
     head = model.network.head.steps[0]
+    assert isinstance(head, Linear)
     assert head.weight is model.network.body.embedding.tokens  # tied, and one object
     with torch.no_grad():
         expected = reference(TOKENS).logits

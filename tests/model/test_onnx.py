@@ -12,6 +12,7 @@ from unweave.model import sources
 from unweave.model.loading import load, oracle
 from unweave.model.onnx_file import onnx_tensors
 from unweave.model.probe import with_classes
+from unweave.model.weights import Linear
 
 TEXTS = ["Who?", "What are the main points of this report?", "Who signed it in March?", "a " * 510]
 
@@ -76,7 +77,9 @@ def test_nearest_centroid_gives_an_encoder_classes():
     logits = model.logits(["What a lovely morning we had.", "The soup was cold and horrible."])
     assert logits[:, 0].argmax(-1).tolist() == [1, 0]
     hidden = load("minilm").logits("A sunny day.")[0, 0]
-    centroids = model.network.head.steps[0].weight
+    (classes, *_) = model.network.head.steps
+    assert isinstance(classes, Linear)
+    centroids = classes.weight
     nearest = (centroids - hidden).norm(dim=1).argmin()
     assert model.logits("A sunny day.")[0, 0].argmax() == nearest
     with pytest.raises(UnweaveError, match="classes can be given to an encoder that has none"):

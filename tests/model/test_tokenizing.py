@@ -47,6 +47,7 @@ def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_marian_takes_text(marian: Path) -> None:
     model = load(marian)
+    assert model.tokenizer is not None
     assert not model.tokenizer.is_fast
     ids, spans = model.encode(TEXT)
     assert ids == model.tokenizer(TEXT)["input_ids"]
@@ -62,6 +63,7 @@ def test_marian_takes_text(marian: Path) -> None:
 
 def test_answers_of_a_translator_are_cut_as_its_target(marian: Path) -> None:
     model = load(marian)
+    assert model.tokenizer is not None
     ids = {
         text: model.tokenizer(text_target=text, add_special_tokens=False)["input_ids"]
         for text in ("Mary", "the", "a")

@@ -8,7 +8,7 @@ import pytest
 from oracles.explained import synthetic
 
 from unweave.behaviours.synthetic.known_roles import ROLES, known_roles
-from unweave.behaviours.task import made
+from unweave.behaviours.task import synthetic_tasks
 from unweave.errors import UnweaveError
 from unweave.experiments.files import plain
 from unweave.model.synthetic import tracr_programs
@@ -21,8 +21,12 @@ from unweave.roles.sentences import sentence
 needs_tracr = pytest.mark.skipif(
     not tracr_programs.available(), reason='tracr is not installed: pip install "unweave[tracr]"'
 )
-WIRED = [(name, ablation) for name in made if "wired" in name for ablation in ("mean", "zero")]
-COMPILED = [(name, "zero") for name in made if "tracr" in name]  # zero ablation needs most nodes
+WIRED = [
+    (name, ablation) for name in synthetic_tasks if "wired" in name for ablation in ("mean", "zero")
+]
+COMPILED = [
+    (name, "zero") for name in synthetic_tasks if "tracr" in name
+]  # zero ablation needs most nodes
 CASES = WIRED + [pytest.param(*case, marks=needs_tracr) for case in COMPILED]
 
 

@@ -10,7 +10,10 @@ from unweave.cli import commands
 from unweave.cli import experiment_options as given
 
 if TYPE_CHECKING:
+    from unweave.behaviours.task import Task
     from unweave.circuits import Circuit
+    from unweave.experiments.specification import Specification
+    from unweave.model.model import Model
 
 
 @commands.register("discover")
@@ -57,17 +60,13 @@ def discover(
 
     Example: unweave discover ioi --score eap-ig --search eliminate -o steps=10
     """
-    from contextlib import nullcontext
-
     from unweave.ablations.kind import ablations
     from unweave.behaviours.file import find_task
     from unweave.errors import UnweaveError
-    from unweave.experiments.discover import discover as run
     from unweave.experiments.locking import check_out, new_folder, remove_empty
     from unweave.experiments.methods import find_method, read_options
     from unweave.experiments.specification import Specification
     from unweave.model.loading import load
-    from unweave.progress import silent
     from unweave.report.html import write_report
 
     if resume and out is None:
@@ -91,24 +90,14 @@ def discover(
         first_token=first_token,
         only_correct=only_correct,
     )
-    hushed = quiet or as_json
-
-    def say(text: str) -> None:
-        if not hushed:
-            typer.echo(text, err=True)
-
     if out is not None:
         check_out(out, resume)  # before the model is loaded
     loaded = load(name, device=device, bos=bos)
-    say(repr(loaded))
     folder = out or new_folder(found.name, name, seed)
     try:
-        with silent() if hushed else nullcontext():
-            circuit = run(loaded, found, specification, folder, resume or out is None, say)
-    except KeyboardInterrupt:
-        if (folder / "state.json").exists():
-            say(f"what is finished is in {folder}: go on with --resume --out {folder}")
-        raise
+        circuit = _run(
+            loaded, found, specification, folder, resume or out is None, quiet or as_json
+        )
     finally:
         if out is None:
             remove_empty(folder, folder.parent)  # of a run that failed
@@ -119,6 +108,34 @@ def discover(
         typer.echo(json.dumps(circuit.to_json(), indent=1))
         return
     _show(circuit, folder, verbose)
+
+
+def _run(
+    model: "Model",
+    task: "Task",
+    specification: "Specification",
+    folder: Path,
+    resume: bool,
+    hushed: bool,
+) -> "Circuit":
+    """Runs the discovery, with a line for every phase; Ctrl-C says how to go on."""
+    from contextlib import nullcontext
+
+    from unweave.experiments.discover import discover as run
+    from unweave.progress import silent
+
+    def say(text: str) -> None:
+        if not hushed:
+            typer.echo(text, err=True)
+
+    say(repr(model))
+    try:
+        with silent() if hushed else nullcontext():
+            return run(model, task, specification, folder, resume, say)
+    except KeyboardInterrupt:
+        if (folder / "state.json").exists():
+            say(f"what is finished is in {folder}: go on with --resume --out {folder}")
+        raise
 
 
 def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from unweave.errors import UnweaveError
 from unweave.model import probe
 from unweave.model.folders import has_tokenizer, has_weights, read_config
+from unweave.model.synthetic import synthetic_models
 from unweave.registry import nearest
 
 DEFAULT = "smollm2-135m"

@@ -41,7 +41,7 @@ class SyntheticModel:
 
 
 synthetic_models: Registry[Callable[[], SyntheticModel]] = Registry(
-    "built-in model", "unweave.model.synthetic"
+    "synthetic model", "unweave.model.synthetic"
 )
 
 
