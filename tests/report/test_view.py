@@ -203,24 +203,6 @@ def test_without_a_verdict_panels_say_how_to_get_it(browser: Any, tmp_path: Path
     assert page.problems == []
 
 
-def test_a_run_of_version_1_is_read(browser: Any, tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", 4, 4, 5, checked=False)
-    record = read_json(folder / "run.json", "run")
-    record |= {"schema_version": 1, "iterations": record.pop("rounds")}
-    record["plan"] = record.pop("specification")
-    write_json(folder / "run.json", record)
-    circuit = read_json(folder / "circuit.json", "circuit")
-    write_json(folder / "circuit.json", {**circuit, "schema_version": 1})
-    page = open_page(browser, write_report([folder]))
-    assert page.locator("#heatmap-plot select").first.locator("option").count() == 2
-    # Effects come from the evaluation where the circuit has none.
-    effects = read_json(folder / "evaluation.json", "evaluation")["minimality"]["effects"]
-    best = max(effects, key=lambda name: effects[name])
-    assert page.locator("#nodes-table th[scope=row]").first.inner_text() == best
-    assert "16 held-out prompts" in page.locator("#nodes-table .terms").inner_text()
-    assert page.problems == []
-
-
 def test_twenty_lines_have_twenty_colours(browser: Any, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", 4, 4, 5)
     record = comparison(20)
