@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from unweave.behaviours.task import KnownCircuit, Task, task, tasks
     from unweave.circuits import Circuit, EdgeScores, Scores
     from unweave.decomposition.api import decompose, relevance
+    from unweave.decomposition.edges import edge_relevance
+    from unweave.decomposition.feeds import feeds
     from unweave.decomposition.ruleset import RuleSet
     from unweave.errors import UnweaveError
     from unweave.estimates import Estimate
@@ -59,7 +61,9 @@ _HOME = {
     "counterfactual": "unweave.ablation",
     "decompose": "unweave.decomposition.api",
     "discover": "unweave.experiments.discover",
+    "edge_relevance": "unweave.decomposition.edges",
     "evaluate": "unweave.evaluation.api",
+    "feeds": "unweave.decomposition.feeds",
     "load": "unweave.model.loading",
     "means": "unweave.ablation",
     "read_circuit": "unweave.report.circuit_files",
@@ -96,7 +100,9 @@ __all__ = [
     "counterfactual",
     "decompose",
     "discover",
+    "edge_relevance",
     "evaluate",
+    "feeds",
     "load",
     "means",
     "read_circuit",

@@ -65,7 +65,7 @@ class Decomposition:
     def relevance(
         self, target: str, measure: Literal["ratio", "share"] = "ratio"
     ) -> Float[Tensor, "source batch"]:
-        """R(s, t) per example: ‖β‖₁/‖γ‖₁ (eq. 18), or ‖β‖₁/(‖β‖₁ + ‖γ‖₁)."""
+        """R(s, t) per example: ‖β‖₁/‖γ‖₁ (eq. 16), or ‖β‖₁/(‖β‖₁ + ‖γ‖₁)."""
         if target not in self.rel:
             raise UnweaveError(f"{target!r} was not a target: known are {', '.join(self.rel)}")
         rel, rest = self.rel[target], self.rest(target)

@@ -165,7 +165,7 @@ class Pairs:
     Args:
         targets: Inner targets by point.
         masks: For each point, real tokens; padding never counts.
-        sums: Over examples, of each source and target: ‖β‖/‖γ‖ (the paper's eq. 18), ‖β‖ and ‖γ‖
+        sums: Over examples, of each source and target: ‖β‖/‖γ‖ (the paper's eq. 16), ‖β‖ and ‖γ‖
             (for the ratio of means), and ⟨β, T − μ⟩.
     """
 

@@ -4,7 +4,7 @@ Notation of docs/method.md: an activation's total T = β + γ, β relevant. A ru
 totals of its inputs and output, and returns β′ of the output; γ′ is T′ − β′ by definition.
 Tensors of relevant parts carry a leading source axis.
 
-References: CD-T (Hsu et al., ICLR 2025), eqs. 5–14; contextual decomposition (Murdoch et al.,
+References: CD-T (Hsu et al., ICLR 2025), eqs. 4–15; contextual decomposition (Murdoch et al.,
 2018; Singh et al., 2019); RelP (Rezaei Jafari et al., 2025) for the half rule of gates.
 """
 
@@ -72,7 +72,7 @@ def _add_share(to: RelOut, rel: RelOut, total: TotalOut, bias: Tensor) -> RelOut
 
 
 def linear_shared_bias(rel: Rel, w: Linear, out: TotalOut) -> RelOut:
-    """`a + b·|a|/(|a|+|c|)` with a = βW and c = γW = (T′ − b) − a (eq. 5)."""
+    """`a + b·|a|/(|a|+|c|)` with a = βW and c = γW = (T′ − b) − a (eq. 4)."""
     a = functional.linear(rel, w.matrix)
     bias = w.offset
     if bias is None:
@@ -221,7 +221,7 @@ RelKeys = Float[Tensor, "source batch rel_key kv_head d_head"]
 def attention_relevant(
     q: RelQueries, k: RelKeys, v: RelKeys, totals: AttentionTotals
 ) -> RelQueries:
-    """`softmax(mask(β_q·β_kᵀ/√d)) β_v` (eqs. 9–13).
+    """`softmax(mask(β_q·β_kᵀ/√d)) β_v` (eqs. 6–15).
 
     Keys before the first relevant one have β_k = 0: their score is 0, and they still take their
     part of the softmax.

@@ -6,8 +6,9 @@ One sweep rates every node. With `pairs` the same sweep gives R(s, t) of every t
 searches that go on from inner targets (`algorithm1`) need.
 """
 
-from unweave.circuits import Scores
+from unweave.circuits import EdgeScores, Scores
 from unweave.decomposition.api import relevance
+from unweave.decomposition.edges import edge_relevance
 from unweave.decomposition.ruleset import find_rules
 from unweave.options import Option, Options
 from unweave.scores.problem import Problem
@@ -27,6 +28,14 @@ def score(problem: Problem, options: Options) -> Scores:
     )
 
 
+def score_edges(problem: Problem, options: Options) -> EdgeScores:
+    """Every edge: what a reader's output loses without its source, then the metric's gradient there
+    (docs/edges.md; exact scores, one push an edge, are `unweave.edge_relevance(variant="exact")`).
+    """
+    part = problem.select(slice(0, options["prompts"]))
+    return edge_relevance(problem.model, part.batch, part.ablation, rules=options["rules"])
+
+
 scores.register("decomposition")(
     Score(
         "decomposition",
@@ -41,6 +50,7 @@ scores.register("decomposition")(
             "prompts": Option(12, "prompts that the sweep runs on, at most", low=1),
             "pairs": Option(False, "also the relevance of every node to every other"),
         },
+        edges=score_edges,
         pairs=True,
     )
 )

@@ -79,7 +79,7 @@ def select(values: Float[Tensor, " node"], rule: str) -> list[int]:
 def relevance_to(
     scores: Scores, targets: Sequence[str], options: Options
 ) -> Float[Tensor, " source"]:
-    """R(s, T): the score for the logits, else the sum over the targets (eq. 18)."""
+    """R(s, T): the score for the logits, else the sum over the targets (eq. 16)."""
     if tuple(targets) == LOGITS:
         values = scores.values
     else:
@@ -245,7 +245,7 @@ searches.register("algorithm1")(
             "rounds": Option(10, "rounds at most", low=1),
             "measure": Option(
                 "ratio",
-                "relevance to inner targets: ratio (eq. 18), share or signed",
+                "relevance to inner targets: ratio (eq. 16), share or signed",
                 choices=("ratio", "share", "signed"),
             ),
             "normalise": Option(False, "divide relevance by its mean magnitude in a layer"),
