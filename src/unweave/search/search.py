@@ -1,7 +1,7 @@
 """`Search`: from scores to a circuit, and the registry of searches."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -86,9 +86,6 @@ class Finding:
     def sites(self) -> tuple[Site, ...]:
         return tuple(map(parse, self.circuit))
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @runtime_checkable
 class SavedState(Protocol):
@@ -104,7 +101,7 @@ class SavedState(Protocol):
 
 
 class Forgetful:
-    """A checkpoint that keeps nothing."""
+    """Keeps nothing: a search that is killed starts anew."""
 
     def load(self) -> dict[str, Any] | None:
         return None
@@ -113,7 +110,7 @@ class Forgetful:
         return None
 
 
-Run = Callable[[Problem, Scores, Options, SavedState], Finding]
+Find = Callable[[Problem, Scores, Options, SavedState], Finding]
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ class Search:
 
     name: str
     summary: str
-    find: Run
+    find: Find
     options: Mapping[str, Option] = field(default_factory=dict)
     pairs: bool = False
 
