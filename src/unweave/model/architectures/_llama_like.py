@@ -9,21 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from unweave.errors import UnweaveError
+from unweave.model.architectures import _decoder as decoder
 from unweave.model.checkpoint import Checkpoint
 from unweave.model.positions import rotary_of
-from unweave.model.weights import (
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Network,
-    Norm,
-    Rotary,
-    Stack,
-)
+from unweave.model.weights import Attention, Block, Embedding, Mlp, Network, Norm, Rotary
 
 
 def head_shape(c: Checkpoint) -> tuple[int, int, int]:
@@ -70,18 +59,9 @@ def attention(c: Checkpoint, name: str, table: Rotary) -> Attention:
     """`name` is the block's prefix; biases are taken where the checkpoint has them."""
     c.get("attention_bias", None)  # visible from the tensors themselves
     heads, kv_heads, d_head = head_shape(c)
-    return Attention(
-        c.linear(f"{name}.self_attn.q_proj"),
-        c.linear(f"{name}.self_attn.k_proj"),
-        c.linear(f"{name}.self_attn.v_proj"),
-        c.linear(f"{name}.self_attn.o_proj"),
-        heads=heads,
-        kv_heads=kv_heads,
-        d_head=d_head,
-        scale=d_head**-0.5,
-        causal=True,
-        rotary=table,
-    )
+    parts = ("q_proj", "k_proj", "v_proj", "o_proj")
+    projections = decoder.projections(c, f"{name}.self_attn", *parts)
+    return decoder.attention(projections, heads, d_head, kv_heads, rotary=table)
 
 
 def mlp(c: Checkpoint, name: str, activation: str = "hidden_act") -> Mlp:
@@ -98,12 +78,8 @@ def mlp(c: Checkpoint, name: str, activation: str = "hidden_act") -> Mlp:
 
 def pre_norm_block(c: Checkpoint, name: str, attention: Attention, mlp: Mlp) -> Block:
     """Llama's order; despite its tensor's name the second norm stands before the MLP."""
-    return Block(
-        (
-            Branch(attention, pre=norm(c, f"{name}.input_layernorm")),
-            Branch(mlp, pre=norm(c, f"{name}.post_attention_layernorm")),
-        )
-    )
+    norms = [norm(c, f"{name}.{part}") for part in ("input_layernorm", "post_attention_layernorm")]
+    return decoder.pre_norm_block(attention, mlp, norms)
 
 
 def network(c: Checkpoint, base_class: str, block: Callable[[int, str], Block]) -> Network:
@@ -115,13 +91,9 @@ def network(c: Checkpoint, base_class: str, block: Callable[[int, str], Block]) 
         block: Reads one block, given its index and the prefix of its tensors.
     """
     root = c.root("model.")
-    tokens = c.tensor(f"{root}embed_tokens.weight")
-    blocks = tuple(block(i, f"{root}layers.{i}") for i in range(c.get("num_hidden_layers")))
-    body = Stack(Embedding(tokens), blocks, norm(c, f"{root}norm"))
-    if c.model_class == base_class:
-        return Network(body)
-    unembed = c.maybe("lm_head.weight")
-    return Network(body, Head((Linear(tokens if unembed is None else unembed),)))
+    embedding = Embedding(c.tensor(f"{root}embed_tokens.weight"))
+    blocks = (block(i, f"{root}layers.{i}") for i in range(c.get("num_hidden_layers")))
+    return decoder.language_model(c, base_class, embedding, blocks, norm(c, f"{root}norm"))
 
 
 def tiny(**fields: Any) -> dict[str, Any]:

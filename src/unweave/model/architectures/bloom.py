@@ -6,20 +6,9 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from unweave.model.architectures import _decoder as decoder
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.weights import (
-    Activation,
-    Alibi,
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Network,
-    Stack,
-)
+from unweave.model.weights import Activation, Alibi, Block, Embedding, Mlp, Network
 
 # √(2/π) as BLOOM's training code writes it; the other digits show in float64.
 _GELU = Activation("gelu_tanh", 0.79788456)
@@ -46,39 +35,22 @@ def read(c: Checkpoint) -> Network:
 
     def block(i: int) -> Block:
         name = f"{root}h.{i}"
-        q, k, v = c.interleaved(f"{name}.self_attention.query_key_value", heads)
-        attention = Attention(
-            q,
-            k,
-            v,
+        projections = (
+            *c.interleaved(f"{name}.self_attention.query_key_value", heads),
             c.linear(f"{name}.self_attention.dense"),
-            heads=heads,
-            kv_heads=heads,
-            d_head=d_model // heads,
-            scale=(d_model // heads) ** -0.5,
-            causal=True,
-            bias=alibi,
         )
-        mlp = Mlp(
-            c.linear(f"{name}.mlp.dense_h_to_4h"), c.linear(f"{name}.mlp.dense_4h_to_h"), _GELU
-        )
-        return Block(
-            (
-                Branch(attention, pre=c.norm(f"{name}.input_layernorm", "layer", eps)),
-                Branch(mlp, pre=c.norm(f"{name}.post_attention_layernorm", "layer", eps)),
-            )
-        )
+        attention = decoder.attention(projections, heads, d_model // heads, bias=alibi)
+        inp, out = decoder.projections(c, f"{name}.mlp", "dense_h_to_4h", "dense_4h_to_h")
+        parts = ("input_layernorm", "post_attention_layernorm")
+        norms = [c.norm(f"{name}.{part}", "layer", eps) for part in parts]
+        return decoder.pre_norm_block(attention, Mlp(inp, out, _GELU), norms)
 
-    tokens = c.tensor(f"{root}word_embeddings.weight")
-    body = Stack(
-        Embedding(tokens, norm=c.norm(f"{root}word_embeddings_layernorm", "layer", eps)),
-        tuple(block(i) for i in range(c.get("n_layer"))),
-        c.norm(f"{root}ln_f", "layer", eps),
+    embedding = Embedding(
+        c.tensor(f"{root}word_embeddings.weight"),
+        norm=c.norm(f"{root}word_embeddings_layernorm", "layer", eps),
     )
-    if c.model_class == "BloomModel":
-        return Network(body)
-    unembed = c.maybe("lm_head.weight")
-    return Network(body, Head((Linear(tokens if unembed is None else unembed),)))
+    blocks, norm = map(block, range(c.get("n_layer"))), c.norm(f"{root}ln_f", "layer", eps)
+    return decoder.language_model(c, "BloomModel", embedding, blocks, norm)
 
 
 def _slopes(heads: int) -> Float64[Tensor, " head"]:

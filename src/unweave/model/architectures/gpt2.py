@@ -1,22 +1,14 @@
 """GPT-2: pre-norm, learned positions, fused qkv stored transposed."""
 
+from unweave.model.architectures import _decoder as decoder
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.weights import (
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Network,
-    Stack,
-)
+from unweave.model.weights import Block, Embedding, Mlp, Network
 
 
 def read(c: Checkpoint) -> Network:
     root = c.root("transformer.")
-    layers, heads, d_model = c.get("n_layer"), c.get("n_head"), c.get("n_embd")
+    heads, d_model = c.get("n_head"), c.get("n_embd")
+    d_head = d_model // heads
     eps, activation = c.get("layer_norm_epsilon"), c.activation("activation_function")
     c.get("n_inner")
     scale_weights, by_layer = c.get("scale_attn_weights"), c.get("scale_attn_by_inverse_layer_idx")
@@ -26,41 +18,24 @@ def read(c: Checkpoint) -> Network:
 
     def block(i: int) -> Block:
         name = f"{root}h.{i}"
-        q, k, v = c.fused(f"{name}.attn.c_attn", (d_model,) * 3, transposed=True)
-        scale = (d_model // heads) ** -0.5 if scale_weights else 1.0
-        attention = Attention(
-            q,
-            k,
-            v,
+        projections = (
+            *c.fused(f"{name}.attn.c_attn", (d_model,) * 3, transposed=True),
             c.linear(f"{name}.attn.c_proj", transposed=True),
-            heads=heads,
-            kv_heads=heads,
-            d_head=d_model // heads,
-            scale=scale / (i + 1) if by_layer else scale,
-            causal=True,
         )
+        scale = d_head**-0.5 if scale_weights else 1.0
+        scale = scale / (i + 1) if by_layer else scale
         mlp = Mlp(
             c.linear(f"{name}.mlp.c_fc", transposed=True),
             c.linear(f"{name}.mlp.c_proj", transposed=True),
             activation,
         )
-        return Block(
-            (
-                Branch(attention, pre=c.norm(f"{name}.ln_1", "layer", eps)),
-                Branch(mlp, pre=c.norm(f"{name}.ln_2", "layer", eps)),
-            )
-        )
+        norms = [c.norm(f"{name}.{part}", "layer", eps) for part in ("ln_1", "ln_2")]
+        attention = decoder.attention(projections, heads, d_head, scale=scale)
+        return decoder.pre_norm_block(attention, mlp, norms)
 
-    tokens = c.tensor(f"{root}wte.weight")
-    body = Stack(
-        Embedding(tokens, positions=c.tensor(f"{root}wpe.weight")),
-        tuple(block(i) for i in range(layers)),
-        c.norm(f"{root}ln_f", "layer", eps),
-    )
-    if c.model_class == "GPT2Model":
-        return Network(body)
-    unembed = c.maybe("lm_head.weight")
-    return Network(body, Head((Linear(tokens if unembed is None else unembed),)))
+    embedding = Embedding(c.tensor(f"{root}wte.weight"), positions=c.tensor(f"{root}wpe.weight"))
+    blocks, norm = map(block, range(c.get("n_layer"))), c.norm(f"{root}ln_f", "layer", eps)
+    return decoder.language_model(c, "GPT2Model", embedding, blocks, norm)
 
 
 _TINY = {

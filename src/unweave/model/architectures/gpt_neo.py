@@ -1,18 +1,9 @@
 """GPT-Neo: GPT-2 with unscaled scores and, in every other layer, a window of local attention."""
 
 from unweave.errors import UnweaveError
+from unweave.model.architectures import _decoder as decoder
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.weights import (
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Network,
-    Stack,
-)
+from unweave.model.weights import Block, Embedding, Mlp, Network
 
 
 def read(c: Checkpoint) -> Network:
@@ -25,36 +16,21 @@ def read(c: Checkpoint) -> Network:
 
     def block(i: int) -> Block:
         name = f"{root}h.{i}"
-        attention = Attention(
-            c.linear(f"{name}.attn.attention.q_proj"),
-            c.linear(f"{name}.attn.attention.k_proj"),
-            c.linear(f"{name}.attn.attention.v_proj"),
-            c.linear(f"{name}.attn.attention.out_proj"),
-            heads=heads,
-            kv_heads=heads,
-            d_head=d_model // heads,
+        parts = ("q_proj", "k_proj", "v_proj", "out_proj")
+        attention = decoder.attention(
+            decoder.projections(c, f"{name}.attn.attention", *parts),
+            heads,
+            d_model // heads,
             scale=1.0,
-            causal=True,
             window=windows[i],
         )
         mlp = Mlp(c.linear(f"{name}.mlp.c_fc"), c.linear(f"{name}.mlp.c_proj"), activation)
-        return Block(
-            (
-                Branch(attention, pre=c.norm(f"{name}.ln_1", "layer", eps)),
-                Branch(mlp, pre=c.norm(f"{name}.ln_2", "layer", eps)),
-            )
-        )
+        norms = [c.norm(f"{name}.{part}", "layer", eps) for part in ("ln_1", "ln_2")]
+        return decoder.pre_norm_block(attention, mlp, norms)
 
-    tokens = c.tensor(f"{root}wte.weight")
-    body = Stack(
-        Embedding(tokens, positions=c.tensor(f"{root}wpe.weight")),
-        tuple(block(i) for i in range(c.get("num_layers"))),
-        c.norm(f"{root}ln_f", "layer", eps),
-    )
-    if c.model_class == "GPTNeoModel":
-        return Network(body)
-    unembed = c.maybe("lm_head.weight")
-    return Network(body, Head((Linear(tokens if unembed is None else unembed),)))
+    embedding = Embedding(c.tensor(f"{root}wte.weight"), positions=c.tensor(f"{root}wpe.weight"))
+    blocks, norm = map(block, range(c.get("num_layers"))), c.norm(f"{root}ln_f", "layer", eps)
+    return decoder.language_model(c, "GPTNeoModel", embedding, blocks, norm)
 
 
 def _windows(c: Checkpoint) -> list[int | None]:

@@ -1,18 +1,8 @@
 """GPT-NeoX (Pythia): parallel branches with a norm each, fused qkv head by head, partial rotary."""
 
+from unweave.model.architectures import _decoder as decoder
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.positions import rotary_of
-from unweave.model.weights import (
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Network,
-    Stack,
-)
+from unweave.model.weights import Block, Embedding, Mlp, Network
 
 
 def read(c: Checkpoint) -> Network:
@@ -23,47 +13,29 @@ def read(c: Checkpoint) -> Network:
     parallel = c.get("use_parallel_residual")
     for field in ("intermediate_size", "attention_bias"):
         c.get(field, None)  # visible from the tensors themselves
-    rope = c.get("rope_parameters")
-    d_rotary = int(d_head * rope.get("partial_rotary_factor", 1.0))
-    rotary = rotary_of(rope, d_rotary, c.get("max_position_embeddings", None))
+    rotary = decoder.partial_rotary(c, d_head)
     c.skip(r".*\.attention\.((masked_)?bias|rotary_emb\.inv_freq)")
 
     def block(i: int) -> Block:
         name = f"{root}layers.{i}"
-        q, k, v = c.interleaved(f"{name}.attention.query_key_value", heads)
-        attention = Attention(
-            q,
-            k,
-            v,
+        projections = (
+            *c.interleaved(f"{name}.attention.query_key_value", heads),
             c.linear(f"{name}.attention.dense"),
-            heads=heads,
-            kv_heads=heads,
-            d_head=d_head,
-            scale=d_head**-0.5,
-            causal=True,
-            rotary=rotary,
         )
-        mlp = Mlp(
-            c.linear(f"{name}.mlp.dense_h_to_4h"),
-            c.linear(f"{name}.mlp.dense_4h_to_h"),
-            activation,
-        )
-        return Block(
-            (
-                Branch(attention, pre=c.norm(f"{name}.input_layernorm", "layer", eps)),
-                Branch(mlp, pre=c.norm(f"{name}.post_attention_layernorm", "layer", eps)),
-            ),
-            parallel,
-        )
+        attention = decoder.attention(projections, heads, d_head, rotary=rotary)
+        inp, out = decoder.projections(c, f"{name}.mlp", "dense_h_to_4h", "dense_4h_to_h")
+        norms = [
+            c.norm(f"{name}.{part}", "layer", eps)
+            for part in ("input_layernorm", "post_attention_layernorm")
+        ]
+        return decoder.pre_norm_block(attention, Mlp(inp, out, activation), norms, parallel)
 
-    tokens = c.tensor(f"{root}embed_in.weight")
-    blocks = tuple(block(i) for i in range(c.get("num_hidden_layers")))
-    body = Stack(Embedding(tokens), blocks, c.norm(f"{root}final_layer_norm", "layer", eps))
-    if c.model_class == "GPTNeoXModel":
-        return Network(body)
+    embedding = Embedding(c.tensor(f"{root}embed_in.weight"))
+    blocks = map(block, range(c.get("num_hidden_layers")))
+    norm = c.norm(f"{root}final_layer_norm", "layer", eps)
     # Published files call the head embed_out; transformers renames it while loading.
-    unembed = c.maybe("embed_out.weight" if c.has("embed_out.weight") else "lm_head.weight")
-    return Network(body, Head((Linear(tokens if unembed is None else unembed),)))
+    unembed = "embed_out" if c.has("embed_out.weight") else "lm_head"
+    return decoder.language_model(c, "GPTNeoXModel", embedding, blocks, norm, unembed)
 
 
 _TINY = {

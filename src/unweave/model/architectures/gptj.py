@@ -2,19 +2,10 @@
 
 from dataclasses import replace
 
+from unweave.model.architectures import _decoder as decoder
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.positions import rotary_of
-from unweave.model.weights import (
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Network,
-    Stack,
-)
+from unweave.model.weights import Block, Embedding, Mlp, Network
 
 
 def read(c: Checkpoint) -> Network:
@@ -31,30 +22,17 @@ def read(c: Checkpoint) -> Network:
 
     def block(i: int) -> Block:
         name = f"{root}h.{i}"
-        attention = Attention(
-            c.linear(f"{name}.attn.q_proj"),
-            c.linear(f"{name}.attn.k_proj"),
-            c.linear(f"{name}.attn.v_proj"),
-            c.linear(f"{name}.attn.out_proj"),
-            heads=heads,
-            kv_heads=heads,
-            d_head=d_model // heads,
-            scale=(d_model // heads) ** -0.5,
-            causal=True,
-            rotary=rotary,
+        parts = ("q_proj", "k_proj", "v_proj", "out_proj")
+        attention = decoder.attention(
+            decoder.projections(c, f"{name}.attn", *parts), heads, d_model // heads, rotary=rotary
         )
         mlp = Mlp(c.linear(f"{name}.mlp.fc_in"), c.linear(f"{name}.mlp.fc_out"), activation)
         norm = c.norm(f"{name}.ln_1", "layer", eps)
-        return Block((Branch(attention, pre=norm), Branch(mlp, pre=norm)), parallel=True)
+        return decoder.pre_norm_block(attention, mlp, (norm, norm), parallel=True)
 
-    tokens = c.tensor(f"{root}wte.weight")
-    blocks = tuple(block(i) for i in range(c.get("n_layer")))
-    body = Stack(Embedding(tokens), blocks, c.norm(f"{root}ln_f", "layer", eps))
-    if c.model_class == "GPTJModel":
-        return Network(body)
-    unembed = c.maybe("lm_head.weight")
-    unembed = Linear(tokens if unembed is None else unembed, c.maybe("lm_head.bias"))
-    return Network(body, Head((unembed,)))
+    embedding = Embedding(c.tensor(f"{root}wte.weight"))
+    blocks, norm = map(block, range(c.get("n_layer"))), c.norm(f"{root}ln_f", "layer", eps)
+    return decoder.language_model(c, "GPTJModel", embedding, blocks, norm, bias=True)
 
 
 _TINY = {

@@ -1,5 +1,7 @@
 """OPT: learned positions from row 2 on, norms before or after, maybe narrower embeddings."""
 
+from unweave.model.architectures import _decoder as decoder
+from unweave.model.architectures._encoder import vocabulary
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.weights import (
     Attention,
@@ -7,7 +9,6 @@ from unweave.model.weights import (
     Branch,
     Embedding,
     Head,
-    Linear,
     Mlp,
     Network,
     Norm,
@@ -34,16 +35,9 @@ def read(c: Checkpoint) -> Network:
 
     def block(i: int) -> Block:
         name = f"{root}layers.{i}"
-        attention = Attention(
-            c.linear(f"{name}.self_attn.q_proj"),
-            c.linear(f"{name}.self_attn.k_proj"),
-            c.linear(f"{name}.self_attn.v_proj"),
-            c.linear(f"{name}.self_attn.out_proj"),
-            heads=heads,
-            kv_heads=heads,
-            d_head=d_model // heads,
-            scale=(d_model // heads) ** -0.5,
-            causal=True,
+        parts = ("q_proj", "k_proj", "v_proj", "out_proj")
+        attention = decoder.attention(
+            decoder.projections(c, f"{name}.self_attn", *parts), heads, d_model // heads
         )
         mlp = Mlp(c.linear(f"{name}.fc1"), c.linear(f"{name}.fc2"), activation)
         return Block(
@@ -53,10 +47,9 @@ def read(c: Checkpoint) -> Network:
             )
         )
 
-    tokens = c.tensor(f"{root}embed_tokens.weight")
     narrow = c.get("word_embed_proj_dim") != d_model
     embedding = Embedding(
-        tokens,
+        c.tensor(f"{root}embed_tokens.weight"),
         token_projection=c.linear(f"{root}project_in") if narrow else None,
         positions=c.tensor(f"{root}embed_positions.weight"),
         position_offset=_POSITION_OFFSET,
@@ -66,8 +59,7 @@ def read(c: Checkpoint) -> Network:
     norm = layer_norm(f"{root}final_layer_norm") if final else None
     steps = (c.linear(f"{root}project_out"),) if narrow else ()
     if c.model_class != "OPTModel":
-        unembed = c.maybe("lm_head.weight")
-        steps = (*steps, Linear(tokens if unembed is None else unembed))
+        steps = (*steps, vocabulary(c, "lm_head", embedding, None))
     return Network(Stack(embedding, blocks, norm), Head(steps))
 
 

@@ -1,18 +1,8 @@
 """Phi (1, 1.5, 2): attention and MLP in parallel from one norm, partial rotary, biases."""
 
+from unweave.model.architectures import _decoder as decoder
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.positions import rotary_of
-from unweave.model.weights import (
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Network,
-    Stack,
-)
+from unweave.model.weights import Block, Embedding, Mlp, Network
 
 
 def read(c: Checkpoint) -> Network:
@@ -22,38 +12,28 @@ def read(c: Checkpoint) -> Network:
     eps, activation = c.get("layer_norm_eps"), c.activation("hidden_act")
     c.get("intermediate_size", None)  # visible from the tensors themselves
     kv_heads, qk_norm = c.get("num_key_value_heads", None) or heads, c.get("qk_layernorm")
-    rope = c.get("rope_parameters")
-    d_rotary = int(d_head * rope.get("partial_rotary_factor", 1.0))
-    rotary = rotary_of(rope, d_rotary, c.get("max_position_embeddings", None))
+    rotary = decoder.partial_rotary(c, d_head)
 
     def block(i: int) -> Block:
         name = f"{root}layers.{i}"
-        attention = Attention(
-            c.linear(f"{name}.self_attn.q_proj"),
-            c.linear(f"{name}.self_attn.k_proj"),
-            c.linear(f"{name}.self_attn.v_proj"),
-            c.linear(f"{name}.self_attn.dense"),
-            heads=heads,
-            kv_heads=kv_heads,
-            d_head=d_head,
-            scale=d_head**-0.5,
-            causal=True,
+        part = f"{name}.self_attn"
+        attention = decoder.attention(
+            decoder.projections(c, part, "q_proj", "k_proj", "v_proj", "dense"),
+            heads,
+            d_head,
+            kv_heads,
             rotary=rotary,
-            q_norm=c.norm(f"{name}.self_attn.q_layernorm", "layer", eps) if qk_norm else None,
-            k_norm=c.norm(f"{name}.self_attn.k_layernorm", "layer", eps) if qk_norm else None,
+            q_norm=c.norm(f"{part}.q_layernorm", "layer", eps) if qk_norm else None,
+            k_norm=c.norm(f"{part}.k_layernorm", "layer", eps) if qk_norm else None,
         )
         mlp = Mlp(c.linear(f"{name}.mlp.fc1"), c.linear(f"{name}.mlp.fc2"), activation)
         norm = c.norm(f"{name}.input_layernorm", "layer", eps)
-        return Block((Branch(attention, pre=norm), Branch(mlp, pre=norm)), parallel=True)
+        return decoder.pre_norm_block(attention, mlp, (norm, norm), parallel=True)
 
-    tokens = c.tensor(f"{root}embed_tokens.weight")
-    blocks = tuple(block(i) for i in range(c.get("num_hidden_layers")))
-    body = Stack(Embedding(tokens), blocks, c.norm(f"{root}final_layernorm", "layer", eps))
-    if c.model_class == "PhiModel":
-        return Network(body)
-    unembed = c.maybe("lm_head.weight")
-    unembed = Linear(tokens if unembed is None else unembed, c.maybe("lm_head.bias"))
-    return Network(body, Head((unembed,)))
+    embedding = Embedding(c.tensor(f"{root}embed_tokens.weight"))
+    blocks = map(block, range(c.get("num_hidden_layers")))
+    norm = c.norm(f"{root}final_layernorm", "layer", eps)
+    return decoder.language_model(c, "PhiModel", embedding, blocks, norm, bias=True)
 
 
 _TINY = {

@@ -1,35 +1,26 @@
 """Phi-3 and Phi-4: Llama with q, k, v in one tensor and gate and up in another."""
 
+from unweave.model.architectures import _decoder as decoder
 from unweave.model.architectures import _llama_like as like
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.positions import rotary_of
-from unweave.model.weights import Attention, Block, Mlp, Network
+from unweave.model.weights import Block, Mlp, Network
 
 
 def read(c: Checkpoint) -> Network:
     heads, kv_heads, d_head = like.head_shape(c)
     d_hidden, activation = c.get("intermediate_size"), c.activation("hidden_act")
-    rope, window = c.get("rope_parameters"), c.get("sliding_window")
-    d_rotary = int(d_head * rope.get("partial_rotary_factor", 1.0))
-    rotary = rotary_of(rope, d_rotary, c.get("max_position_embeddings"))
+    rotary, window = decoder.partial_rotary(c, d_head), c.get("sliding_window")
     for field in ("partial_rotary_factor", "original_max_position_embeddings", "attention_bias"):
         c.get(field, None)  # in rope_parameters; for longrope only; visible from the tensors
 
     def block(_: int, name: str) -> Block:
         rows = (heads * d_head, kv_heads * d_head, kv_heads * d_head)
-        q, k, v = c.fused(f"{name}.self_attn.qkv_proj", rows)
-        attention = Attention(
-            q,
-            k,
-            v,
+        projections = (
+            *c.fused(f"{name}.self_attn.qkv_proj", rows),
             c.linear(f"{name}.self_attn.o_proj"),
-            heads=heads,
-            kv_heads=kv_heads,
-            d_head=d_head,
-            scale=d_head**-0.5,
-            causal=True,
-            window=window,
-            rotary=rotary,
+        )
+        attention = decoder.attention(
+            projections, heads, d_head, kv_heads, window=window, rotary=rotary
         )
         gate, up = c.fused(f"{name}.mlp.gate_up_proj", (d_hidden, d_hidden))
         mlp = Mlp(up, c.linear(f"{name}.mlp.down_proj"), activation, gate=gate)
