@@ -78,6 +78,11 @@ def pre_norm_block(
     return Block((Branch(attention, pre=first), Branch(mlp, pre=second)), parallel)
 
 
+def parallel_block(attention: Attention, mlp: Mlp, norm: Norm) -> Block:
+    """Attention and MLP side by side behind one norm."""
+    return pre_norm_block(attention, mlp, (norm, norm), parallel=True)
+
+
 def language_model(
     c: Checkpoint,
     base_class: str,

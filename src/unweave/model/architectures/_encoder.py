@@ -4,7 +4,7 @@ Each function builds one record from the tensors it is given the names of. A fam
 says which records it has, so that the differences between families stand in their files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxtyping import Float
@@ -133,6 +133,21 @@ def roberta_masked_lm(c: Checkpoint, embedding: Embedding, eps: float) -> Head:
     return masked_lm(c, transform, embedding, "lm_head.decoder", "lm_head.bias")
 
 
+def roberta_head(c: Checkpoint, family: str, root: str, embedding: Embedding, eps: float) -> Head:
+    """The heads of RoBERTa and MPNet; `family` is what the names of their classes begin with."""
+    c.skip(rf"{root}pooler\..*")  # no head of these families reads it
+    return read_head(
+        c,
+        {
+            f"{family}Model": Head,
+            f"{family}ForMaskedLM": lambda: roberta_masked_lm(c, embedding, eps),
+            f"{family}ForSequenceClassification": lambda: classifier(
+                c, "classifier.dense", TANH, "classifier.out_proj"
+            ),
+        },
+    )
+
+
 def classifier(c: Checkpoint, dense: str, activation: Activation, out: str) -> Head:
     """A classifier that reads the first position: dense, activation, classes."""
     return Head((c.linear(dense), activation, c.linear(out)), first=True, labels=labels(c))
@@ -149,6 +164,13 @@ def labels(c: Checkpoint) -> tuple[str, ...]:
     """Class names in the order of the classifier's outputs (JSON makes their keys strings)."""
     names = c.get("id2label", None) or {}
     return tuple(names[key] for key in sorted(names, key=int))
+
+
+def read_head(c: Checkpoint, heads: Mapping[str, Callable[[], Head]]) -> Head:
+    """The head of the checkpoint's class; only that one is read."""
+    if c.model_class not in heads:
+        raise unsupported(c, *heads)
+    return heads[c.model_class]()
 
 
 def unsupported(c: Checkpoint, *known: str) -> UnweaveError:

@@ -43,9 +43,23 @@ def network(c: Checkpoint, base_class: str, block: Callable[[int, str], Block]) 
     return replace(plain, body=replace(body, embedding=embedding, norm=final))
 
 
-def cap_logits(network: Network, cap: float | None) -> Network:
-    """`cap·tanh(logits/cap)` after the head; a base model has no logits to cap."""
-    if cap is None or not network.head.steps:
-        return network
-    steps = (*network.head.steps, Activation("softcap", cap))
-    return replace(network, head=replace(network.head, steps=steps))
+def sandwich_network(
+    c: Checkpoint, base_class: str, attention: Callable[[int, str], Attention]
+) -> Network:
+    """From Gemma 2 on: sandwich norms, and `cap·tanh(logits/cap)` after the head.
+
+    Args:
+        c: The checkpoint.
+        base_class: The transformers class without a head; it has no logits to cap.
+        attention: Reads one block's attention, given its index and the prefix of its tensors.
+    """
+
+    def block(i: int, name: str) -> Block:
+        mlp = like.mlp(c, name, "hidden_activation")
+        return sandwich_block(c, name, attention(i, name), mlp)
+
+    plain, cap = network(c, base_class, block), c.get("final_logit_softcapping")
+    if cap is None or not plain.head.steps:
+        return plain
+    steps = (*plain.head.steps, Activation("softcap", cap))
+    return replace(plain, head=replace(plain.head, steps=steps))

@@ -10,6 +10,8 @@ from typing import Any
 
 from unweave.errors import UnweaveError
 from unweave.model.architectures import _decoder as decoder
+from unweave.model.architectures import _tiny
+from unweave.model.architectures._tiny import rope as rope
 from unweave.model.checkpoint import Checkpoint
 from unweave.model.positions import rotary_of
 from unweave.model.weights import Attention, Block, Embedding, Mlp, Network, Norm, Rotary
@@ -97,31 +99,5 @@ def network(c: Checkpoint, base_class: str, block: Callable[[int, str], Block]) 
 
 
 def tiny(**fields: Any) -> dict[str, Any]:
-    """A tiny config in the field names that all these families share, with changes."""
-    return {
-        "vocab_size": 61,
-        "hidden_size": 24,
-        "intermediate_size": 40,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 64,
-        "initializer_range": 0.3,
-        **fields,
-    }
-
-
-def rope(kind: str = "default", **fields: Any) -> dict[str, Any]:
-    """Rotary parameters of a tiny config, one complete set a kind of scaling."""
-    scalings: dict[str, dict[str, Any]] = {
-        "default": {},
-        "linear": {"factor": 4.0},
-        "llama3": {
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 16,
-        },
-        "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
-    }
-    return {"rope_type": kind, "rope_theta": 10000.0, **scalings[kind], **fields}
+    """A tiny config with grouped heads, with changes."""
+    return _tiny.tiny(**{"num_key_value_heads": 2} | fields)

@@ -16,14 +16,26 @@ _OFFSET = 2  # the first two rows of the position table are never read
 
 
 def read(c: Checkpoint) -> Network:
+    return bart_network(c, "BartModel", "BartForConditionalGeneration", _OFFSET)
+
+
+def bart_network(c: Checkpoint, base: str, language_model: str, position_offset: int) -> Network:
+    """Both stacks, also of Marian, and the head unless the checkpoint is the base model.
+
+    Args:
+        c: The checkpoint.
+        base: The transformers class without a head.
+        language_model: The transformers class with one.
+        position_offset: The row of the position table that the first token takes.
+    """
     root = c.root("model.")
-    encoder, decoder = (bart_stack(c, root, name, _OFFSET) for name in ("encoder", "decoder"))
-    match c.model_class:
-        case "BartForConditionalGeneration":
-            return Network(decoder, bart_head(c, decoder), encoder)
-        case "BartModel":
-            return Network(decoder, encoder=encoder)
-    raise unsupported(c, "BartModel", "BartForConditionalGeneration")
+    names = ("encoder", "decoder")
+    encoder, decoder = (bart_stack(c, root, name, position_offset) for name in names)
+    if c.model_class == base:
+        return Network(decoder, encoder=encoder)
+    if c.model_class == language_model:
+        return Network(decoder, bart_head(c, decoder), encoder)
+    raise unsupported(c, base, language_model)
 
 
 def bart_stack(c: Checkpoint, root: str, name: str, position_offset: int) -> Stack:
@@ -63,7 +75,7 @@ def bart_head(c: Checkpoint, decoder: Stack) -> Head:
     return Head((vocabulary(c, "lm_head", decoder.embedding, offset),))
 
 
-_TINY = {
+BART_TINY = {
     "vocab_size": 61,
     "d_model": 24,
     "encoder_layers": 3,
@@ -79,10 +91,10 @@ architectures.register("bart")(
     Architecture(
         read,
         tiny={
-            "tied": Tiny("BartForConditionalGeneration", _TINY),
+            "tied": Tiny("BartForConditionalGeneration", BART_TINY),
             "untied, relu, scaled embedding": Tiny(
                 "BartForConditionalGeneration",
-                _TINY
+                BART_TINY
                 | {
                     "tie_word_embeddings": False,
                     "activation_function": "relu",
@@ -90,9 +102,9 @@ architectures.register("bart")(
                 },
             ),
             "other heads in the decoder": Tiny(
-                "BartForConditionalGeneration", _TINY | {"decoder_attention_heads": 2}
+                "BartForConditionalGeneration", BART_TINY | {"decoder_attention_heads": 2}
             ),
-            "base model": Tiny("BartModel", _TINY),
+            "base model": Tiny("BartModel", BART_TINY),
         },
         wrong={"encoder_attention_heads": 2},
     )

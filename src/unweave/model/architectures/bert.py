@@ -6,8 +6,9 @@ from unweave.model.architectures._encoder import (
     bert_embedding,
     classifier,
     masked_lm,
-    unsupported,
+    read_head,
 )
+from unweave.model.architectures._tiny import tiny
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.weights import Embedding, Head, Network, Stack
 
@@ -15,39 +16,33 @@ from unweave.model.weights import Embedding, Head, Network, Stack
 def read(c: Checkpoint) -> Network:
     root, eps = c.root("bert."), c.get("layer_norm_eps")
     body = Stack(bert_embedding(c, root, eps), bert_blocks(c, root))
-    return Network(body, _head(c, root, body.embedding, eps))
+    by_class = {
+        "BertModel": lambda: _no_head(c, root),
+        "BertForMaskedLM": lambda: _masked_lm(c, body.embedding, eps),
+        "BertForSequenceClassification": lambda: classifier(
+            c, f"{root}pooler.dense", TANH, "classifier"
+        ),
+    }
+    return Network(body, read_head(c, by_class))
 
 
-def _head(c: Checkpoint, root: str, embedding: Embedding, eps: float) -> Head:
-    match c.model_class:
-        case "BertForSequenceClassification":
-            return classifier(c, f"{root}pooler.dense", TANH, "classifier")
-        case "BertForMaskedLM":
-            # Pre-training leaves the next-sentence head and its pooler in the file.
-            c.skip(r"bert\.pooler\..*|cls\.seq_relationship\..*")
-            transform = (
-                c.linear("cls.predictions.transform.dense"),
-                c.activation("hidden_act"),
-                c.norm("cls.predictions.transform.LayerNorm", "layer", eps),
-            )
-            return masked_lm(
-                c, transform, embedding, "cls.predictions.decoder", "cls.predictions.bias"
-            )
-        case "BertModel":
-            c.skip(rf"{root}pooler\..*")  # not on the way to the hidden states
-            return Head()
-    raise unsupported(c, "BertModel", "BertForMaskedLM", "BertForSequenceClassification")
+def _no_head(c: Checkpoint, root: str) -> Head:
+    c.skip(rf"{root}pooler\..*")  # not on the way to the hidden states
+    return Head()
 
 
-_TINY = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 32,
-    "initializer_range": 0.3,
-}
+def _masked_lm(c: Checkpoint, embedding: Embedding, eps: float) -> Head:
+    # Pre-training leaves the next-sentence head and its pooler in the file.
+    c.skip(r"bert\.pooler\..*|cls\.seq_relationship\..*")
+    transform = (
+        c.linear("cls.predictions.transform.dense"),
+        c.activation("hidden_act"),
+        c.norm("cls.predictions.transform.LayerNorm", "layer", eps),
+    )
+    return masked_lm(c, transform, embedding, "cls.predictions.decoder", "cls.predictions.bias")
+
+
+_TINY = tiny(max_position_embeddings=32)
 architectures.register("bert")(
     Architecture(
         read,

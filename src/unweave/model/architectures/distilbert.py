@@ -7,7 +7,7 @@ from unweave.model.architectures._encoder import (
     classifier,
     masked_lm,
     post_norm,
-    unsupported,
+    read_head,
 )
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.weights import Block, Head, Mlp, Network, Stack
@@ -36,20 +36,20 @@ def read(c: Checkpoint) -> Network:
 
     embedding = bert_embedding(c, root, _EPS)
     body = Stack(embedding, tuple(block(i) for i in range(c.get("n_layers"))))
-    match c.model_class:
-        case "DistilBertForSequenceClassification":
-            head = classifier(c, "pre_classifier", RELU, "classifier")
-        case "DistilBertForMaskedLM":
-            norm = c.norm("vocab_layer_norm", "layer", _EPS)
-            transform = (c.linear("vocab_transform"), activation, norm)
-            head = masked_lm(c, transform, embedding, "vocab_projector")
-        case "DistilBertModel":
-            head = Head()
-        case _:
-            raise unsupported(
-                c, "DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"
-            )
-    return Network(body, head)
+
+    def masked() -> Head:
+        norm = c.norm("vocab_layer_norm", "layer", _EPS)
+        transform = (c.linear("vocab_transform"), activation, norm)
+        return masked_lm(c, transform, embedding, "vocab_projector")
+
+    by_class = {
+        "DistilBertModel": Head,
+        "DistilBertForMaskedLM": masked,
+        "DistilBertForSequenceClassification": lambda: classifier(
+            c, "pre_classifier", RELU, "classifier"
+        ),
+    }
+    return Network(body, read_head(c, by_class))
 
 
 _TINY = {

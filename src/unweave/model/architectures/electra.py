@@ -6,8 +6,9 @@ from unweave.model.architectures._encoder import (
     bert_embedding,
     classifier,
     masked_lm,
-    unsupported,
+    read_head,
 )
+from unweave.model.architectures._tiny import tiny
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.weights import Head, Network, Stack
 
@@ -19,40 +20,29 @@ def read(c: Checkpoint) -> Network:
     projection = c.linear(project) if c.has(f"{project}.") else None
     embedding = bert_embedding(c, root, eps, projection=projection)
     body = Stack(embedding, bert_blocks(c, root))
-    match c.model_class:
-        case "ElectraForSequenceClassification":
-            head = classifier(c, "classifier.dense", GELU, "classifier.out_proj")
-        case "ElectraForMaskedLM":
-            name = "generator_predictions"
-            transform = (c.linear(f"{name}.dense"), GELU, c.norm(f"{name}.LayerNorm", "layer", eps))
-            head = masked_lm(c, transform, embedding, "generator_lm_head")
-        case "ElectraForPreTraining":
-            name = "discriminator_predictions"
-            score = c.linear(f"{name}.dense_prediction")
-            head = Head((c.linear(f"{name}.dense"), c.activation("hidden_act"), score))
-        case "ElectraModel":
-            head = Head()
-        case _:
-            raise unsupported(
-                c,
-                "ElectraModel",
-                "ElectraForMaskedLM",
-                "ElectraForPreTraining",
-                "ElectraForSequenceClassification",
-            )
-    return Network(body, head)
+
+    def generator() -> Head:
+        name = "generator_predictions"
+        transform = (c.linear(f"{name}.dense"), GELU, c.norm(f"{name}.LayerNorm", "layer", eps))
+        return masked_lm(c, transform, embedding, "generator_lm_head")
+
+    def discriminator() -> Head:
+        name = "discriminator_predictions"
+        score = c.linear(f"{name}.dense_prediction")
+        return Head((c.linear(f"{name}.dense"), c.activation("hidden_act"), score))
+
+    by_class = {
+        "ElectraModel": Head,
+        "ElectraForMaskedLM": generator,
+        "ElectraForPreTraining": discriminator,
+        "ElectraForSequenceClassification": lambda: classifier(
+            c, "classifier.dense", GELU, "classifier.out_proj"
+        ),
+    }
+    return Network(body, read_head(c, by_class))
 
 
-_TINY = {
-    "vocab_size": 61,
-    "embedding_size": 16,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 32,
-    "initializer_range": 0.3,
-}
+_TINY = tiny(embedding_size=16, max_position_embeddings=32)
 architectures.register("electra")(
     Architecture(
         read,

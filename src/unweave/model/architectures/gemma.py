@@ -1,9 +1,10 @@
 """Gemma: Llama with norms that store weight − 1, scaled embeddings and a tanh GELU."""
 
+from unweave.model.architectures import _decoder as decoder
 from unweave.model.architectures import _gemma_like as gemma
 from unweave.model.architectures import _llama_like as like
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.weights import Block, Branch, Network
+from unweave.model.weights import Block, Network
 
 
 def read(c: Checkpoint) -> Network:
@@ -12,13 +13,10 @@ def read(c: Checkpoint) -> Network:
     c.expect("hidden_activation", None, "gelu_pytorch_tanh")  # in old configs, beside hidden_act
 
     def block(_: int, name: str) -> Block:
+        parts = ("input_layernorm", "post_attention_layernorm")
+        norms = [gemma.norm(c, f"{name}.{part}") for part in parts]
         attention, mlp = like.attention(c, name, rotary), like.mlp(c, name)
-        return Block(
-            (
-                Branch(attention, pre=gemma.norm(c, f"{name}.input_layernorm")),
-                Branch(mlp, pre=gemma.norm(c, f"{name}.post_attention_layernorm")),
-            )
-        )
+        return decoder.pre_norm_block(attention, mlp, norms)
 
     return gemma.network(c, "GemmaModel", block)
 

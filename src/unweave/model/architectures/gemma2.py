@@ -5,7 +5,7 @@ from dataclasses import replace
 from unweave.model.architectures import _gemma_like as gemma
 from unweave.model.architectures import _llama_like as like
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.weights import Block, Network
+from unweave.model.weights import Attention, Network
 
 
 def read(c: Checkpoint) -> Network:
@@ -15,14 +15,11 @@ def read(c: Checkpoint) -> Network:
     for field in ("hidden_act", "cache_implementation", "sliding_window_size"):
         c.get(field, None)  # left over in published configs; transformers reads none of them
 
-    def block(i: int, name: str) -> Block:
-        attention = replace(
-            like.attention(c, name, rotary), scale=scale, softcap=softcap, window=windows[i]
-        )
-        return gemma.sandwich_block(c, name, attention, like.mlp(c, name, "hidden_activation"))
+    def attention(i: int, name: str) -> Attention:
+        plain = like.attention(c, name, rotary)
+        return replace(plain, scale=scale, softcap=softcap, window=windows[i])
 
-    network = gemma.network(c, "Gemma2Model", block)
-    return gemma.cap_logits(network, c.get("final_logit_softcapping"))
+    return gemma.sandwich_network(c, "Gemma2Model", attention)
 
 
 # Caps low enough to bend the scores and logits of a tiny model.

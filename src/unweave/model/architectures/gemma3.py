@@ -9,7 +9,7 @@ from dataclasses import replace
 from unweave.model.architectures import _gemma_like as gemma
 from unweave.model.architectures import _llama_like as like
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.weights import Block, Network
+from unweave.model.weights import Attention, Network
 
 
 def read(c: Checkpoint) -> Network:
@@ -24,8 +24,8 @@ def read(c: Checkpoint) -> Network:
     for field in ("hidden_act", "cache_implementation", "sliding_window_pattern"):
         c.get(field, None)  # left over in published configs; layer_types has the pattern
 
-    def block(i: int, name: str) -> Block:
-        attention = replace(
+    def attention(i: int, name: str) -> Attention:
+        return replace(
             like.attention(c, name, rotary[types[i]]),
             scale=scale,
             causal=not both_ways,
@@ -33,10 +33,8 @@ def read(c: Checkpoint) -> Network:
             q_norm=gemma.norm(c, f"{name}.self_attn.q_norm"),
             k_norm=gemma.norm(c, f"{name}.self_attn.k_norm"),
         )
-        return gemma.sandwich_block(c, name, attention, like.mlp(c, name, "hidden_activation"))
 
-    network = gemma.network(c, "Gemma3TextModel", block)
-    return gemma.cap_logits(network, c.get("final_logit_softcapping"))
+    return gemma.sandwich_network(c, "Gemma3TextModel", attention)
 
 
 _TINY = like.tiny(

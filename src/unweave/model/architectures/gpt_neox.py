@@ -1,6 +1,7 @@
 """GPT-NeoX (Pythia): parallel branches with a norm each, fused qkv head by head, partial rotary."""
 
 from unweave.model.architectures import _decoder as decoder
+from unweave.model.architectures._tiny import rope, tiny
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.weights import Block, Embedding, Mlp, Network
 
@@ -38,22 +39,7 @@ def read(c: Checkpoint) -> Network:
     return decoder.language_model(c, "GPTNeoXModel", embedding, blocks, norm, unembed)
 
 
-_TINY = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5},
-    "initializer_range": 0.3,
-}
-
-
-def _rope(**fields: object) -> dict:
-    return _TINY | {"rope_parameters": {"rope_theta": 10000.0, **fields}}
-
-
+_TINY = tiny(hidden_size=32, rope_parameters=rope(partial_rotary_factor=0.5))
 architectures.register("gpt_neox")(
     Architecture(
         read,
@@ -66,9 +52,9 @@ architectures.register("gpt_neox")(
             ),
             "rope full, linear": Tiny(
                 "GPTNeoXForCausalLM",
-                _rope(rope_type="linear", factor=4.0, partial_rotary_factor=1.0),
+                _TINY | {"rope_parameters": rope("linear", partial_rotary_factor=1.0)},
             ),
         },
-        wrong={"rope_parameters": {"rope_theta": 100.0, "partial_rotary_factor": 0.5}},
+        wrong={"rope_parameters": rope(rope_theta=100.0, partial_rotary_factor=0.5)},
     )
 )

@@ -27,8 +27,7 @@ def read(c: Checkpoint) -> Network:
             decoder.projections(c, f"{name}.attn", *parts), heads, d_model // heads, rotary=rotary
         )
         mlp = Mlp(c.linear(f"{name}.mlp.fc_in"), c.linear(f"{name}.mlp.fc_out"), activation)
-        norm = c.norm(f"{name}.ln_1", "layer", eps)
-        return decoder.pre_norm_block(attention, mlp, (norm, norm), parallel=True)
+        return decoder.parallel_block(attention, mlp, c.norm(f"{name}.ln_1", "layer", eps))
 
     embedding = Embedding(c.tensor(f"{root}wte.weight"))
     blocks, norm = map(block, range(c.get("n_layer"))), c.norm(f"{root}ln_f", "layer", eps)

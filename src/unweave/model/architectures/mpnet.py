@@ -1,17 +1,15 @@
 """MPNet: BERT's layout with one relative position bias, shared by all layers; no token types."""
 
 from unweave.model.architectures._encoder import (
-    TANH,
     attention,
     bert_embedding,
     bert_mlp,
-    classifier,
     post_norm,
-    roberta_masked_lm,
-    unsupported,
+    roberta_head,
 )
+from unweave.model.architectures._tiny import tiny
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.weights import Block, Head, Network, RelativeBias, Stack
+from unweave.model.weights import Block, Network, RelativeBias, Stack
 
 # Fixed in the family's code, whatever the config says.
 _PADDING, _BUCKETS, _MAX_DISTANCE = 1, 32, 128
@@ -39,28 +37,10 @@ def read(c: Checkpoint) -> Network:
 
     embedding = bert_embedding(c, root, eps, position_offset=_PADDING + 1)
     body = Stack(embedding, tuple(block(i) for i in range(c.get("num_hidden_layers"))))
-    c.skip(rf"{root}pooler\..*")  # no head of this family reads it
-    match c.model_class:
-        case "MPNetForSequenceClassification":
-            head = classifier(c, "classifier.dense", TANH, "classifier.out_proj")
-        case "MPNetForMaskedLM":
-            head = roberta_masked_lm(c, embedding, eps)
-        case "MPNetModel":
-            head = Head()
-        case _:
-            raise unsupported(c, "MPNetModel", "MPNetForMaskedLM", "MPNetForSequenceClassification")
-    return Network(body, head)
+    return Network(body, roberta_head(c, "MPNet", root, embedding, eps))
 
 
-_TINY = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 40,
-    "initializer_range": 0.3,
-}
+_TINY = tiny(max_position_embeddings=40)
 architectures.register("mpnet")(
     Architecture(
         read,

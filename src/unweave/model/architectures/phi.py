@@ -1,6 +1,7 @@
 """Phi (1, 1.5, 2): attention and MLP in parallel from one norm, partial rotary, biases."""
 
 from unweave.model.architectures import _decoder as decoder
+from unweave.model.architectures._tiny import rope, tiny
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.weights import Block, Embedding, Mlp, Network
 
@@ -27,8 +28,9 @@ def read(c: Checkpoint) -> Network:
             k_norm=c.norm(f"{part}.k_layernorm", "layer", eps) if qk_norm else None,
         )
         mlp = Mlp(c.linear(f"{name}.mlp.fc1"), c.linear(f"{name}.mlp.fc2"), activation)
-        norm = c.norm(f"{name}.input_layernorm", "layer", eps)
-        return decoder.pre_norm_block(attention, mlp, (norm, norm), parallel=True)
+        return decoder.parallel_block(
+            attention, mlp, c.norm(f"{name}.input_layernorm", "layer", eps)
+        )
 
     embedding = Embedding(c.tensor(f"{root}embed_tokens.weight"))
     blocks = map(block, range(c.get("num_hidden_layers")))
@@ -36,22 +38,7 @@ def read(c: Checkpoint) -> Network:
     return decoder.language_model(c, "PhiModel", embedding, blocks, norm, bias=True)
 
 
-_TINY = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5},
-    "initializer_range": 0.3,
-}
-
-
-def _rope(**fields: object) -> dict:
-    return _TINY | {"rope_parameters": {"rope_theta": 10000.0, **fields}}
-
-
+_TINY = tiny(hidden_size=32, rope_parameters=rope(partial_rotary_factor=0.5))
 architectures.register("phi")(
     Architecture(
         read,
@@ -63,9 +50,10 @@ architectures.register("phi")(
             ),
             "query and key norms": Tiny("PhiForCausalLM", _TINY | {"qk_layernorm": True}),
             "rope linear, full": Tiny(
-                "PhiForCausalLM", _rope(rope_type="linear", factor=4.0, partial_rotary_factor=1.0)
+                "PhiForCausalLM",
+                _TINY | {"rope_parameters": rope("linear", partial_rotary_factor=1.0)},
             ),
         },
-        wrong={"rope_parameters": {"rope_theta": 100.0, "partial_rotary_factor": 0.5}},
+        wrong={"rope_parameters": rope(rope_theta=100.0, partial_rotary_factor=0.5)},
     )
 )

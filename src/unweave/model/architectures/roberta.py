@@ -1,46 +1,19 @@
 """RoBERTa: BERT with positions after the padding index, and its own heads."""
 
-from unweave.model.architectures._encoder import (
-    TANH,
-    bert_blocks,
-    bert_embedding,
-    classifier,
-    roberta_masked_lm,
-    unsupported,
-)
+from unweave.model.architectures._encoder import bert_blocks, bert_embedding, roberta_head
+from unweave.model.architectures._tiny import tiny
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.weights import Head, Network, Stack
+from unweave.model.weights import Network, Stack
 
 
 def read(c: Checkpoint) -> Network:
     root, eps = c.root("roberta."), c.get("layer_norm_eps")
     embedding = bert_embedding(c, root, eps, position_offset=c.get("pad_token_id") + 1)
     body = Stack(embedding, bert_blocks(c, root))
-    c.skip(rf"{root}pooler\..*")  # no head of this family reads it
-    match c.model_class:
-        case "RobertaForSequenceClassification":
-            head = classifier(c, "classifier.dense", TANH, "classifier.out_proj")
-        case "RobertaForMaskedLM":
-            head = roberta_masked_lm(c, embedding, eps)
-        case "RobertaModel":
-            head = Head()
-        case _:
-            raise unsupported(
-                c, "RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification"
-            )
-    return Network(body, head)
+    return Network(body, roberta_head(c, "Roberta", root, embedding, eps))
 
 
-_TINY = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 40,
-    "type_vocab_size": 1,
-    "initializer_range": 0.3,
-}
+_TINY = tiny(max_position_embeddings=40, type_vocab_size=1)
 architectures.register("roberta")(
     Architecture(
         read,
