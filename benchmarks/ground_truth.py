@@ -30,8 +30,8 @@ from unweave.search.search import searches
 from unweave.sites import Site
 
 SCORES: dict[str, tuple[str, Options]] = {
-    "removal": ("decomposition", {"rules": "removal", "prompts": 1.0}),
-    "paper": ("decomposition", {"rules": "paper", "prompts": 1.0}),
+    "removal": ("decomposition", {"rules": "removal", "prompts": 1000}),
+    "paper": ("decomposition", {"rules": "paper", "prompts": 1000}),
     **{name: (name, {}) for name in ("patching", "eap", "eap-ig", "relp", "random")},
 }
 

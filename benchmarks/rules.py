@@ -102,7 +102,7 @@ READ_OTHERWISE = ("removal", "paper")  # also ranked by signed and by normalised
 # By label: a method, and options that differ from its own.
 SEARCHES: dict[str, tuple[str, dict[str, Any]]] = {
     "cdt (default)": ("cdt", {}),
-    "cdt, swept on all prompts": ("cdt", {"prompts": 1.0}),
+    "cdt, swept on all prompts": ("cdt", {"prompts": 1000}),
     "cdt, pool of a sixth": ("cdt", {"pool": 0.17}),
     "cdt, nodes outside as they left": ("cdt", {"order": "left"}),
     "cdt, paper rules": ("cdt", {"rules": "paper"}),

@@ -61,16 +61,16 @@ def test_a_sweep_costs_about_half_a_pass_a_node(problem, rows):
     """A node's part passes the blocks after its own; the totals are one pass, and one prompt is
     run plainly to check them."""
     part, blocks = problem.select(slice(0, rows)), len(problem.model.network.body.blocks)
-    options = {"rules": "removal", "prompts": 1.0}
+    options = {"rules": "removal", "prompts": 1000}
     found = passes(part, lambda: registered["decomposition"].run(part, options))
     after = sum(blocks - 1 - node.point.layer for node in problem.nodes) / blocks
     assert found == pytest.approx(1 + after + 1 / rows)
 
 
-def test_a_share_of_the_prompts_costs_that_share(problem):
+def test_a_third_of_the_prompts_costs_a_third(problem):
     part = problem.select(slice(0, 1))
-    whole = passes(part, lambda: registered["decomposition"].run(part, {"prompts": 1.0}))
-    third = passes(problem, lambda: registered["decomposition"].run(problem, {"prompts": 0.34}))
+    whole = passes(part, lambda: registered["decomposition"].run(part, {"prompts": 1000}))
+    third = passes(problem, lambda: registered["decomposition"].run(problem, {"prompts": 1}))
     assert third == pytest.approx(whole / 3)
 
 

@@ -22,7 +22,7 @@ from unweave.testing.search import Recorder
 
 
 def sweep(problem: Problem, rules: str = "paper") -> Scores:
-    options = {"rules": rules, "pairs": True, "prompts": 1.0}
+    options = {"rules": rules, "pairs": True, "prompts": 1000}
     return registered["decomposition"].run(problem, options)
 
 
