@@ -194,6 +194,7 @@ def _keep(
             "evaluate": prompt_records(held_out, held_out.metric([finding.sites])[0]),
         },
         "rounds": [asdict(one) for one in finding.rounds],
+        "elimination": [asdict(step) for one in finding.rounds for step in one.steps],
         "verdict": judged.to_json(circuit),
         "overshoot": [{"site": n, "effect": e} for n, e in judged.overshoot.items()],
         "curve": asdict(curve),

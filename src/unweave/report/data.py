@@ -102,7 +102,6 @@ def _commands(run: ShownRun) -> dict[str, str]:
     return {
         "evaluate": shlex.join(["unweave", "evaluate", folder]),
         "explain": shlex.join(["unweave", "explain", folder]),
-        "paths": shlex.join(["unweave", "paths", folder]),
         # Into another folder: discover does not write into one that holds a run.
         "discover": shlex.join(["unweave", "discover", run.about("task"), "--out", f"{folder}-2"]),
         "attribute": shlex.join(["unweave", "attribute", "--model", run.about("model")]),

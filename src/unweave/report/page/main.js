@@ -119,10 +119,7 @@ function wireChoices(run, net, view, choices, change, on) {
 /** The strongest paths from tokens to the logits; one that is chosen is marked in the graph. */
 function pathList(host, run, net, mark) {
   const paths = asList(run.paths).filter((p) => asList(p.path).length > 1);
-  if (!paths.length) {
-    host.replaceChildren(el("h4", {}, "Paths"), el("p", {class: "muted"}, "The paths from tokens to the logits were not measured in this run: ", el("code", {}, run.commands.paths)));
-    return;
-  }
+  if (!paths.length) return host.replaceChildren();
   const index = new Map(net.nodes.map((n) => [n.site, n.i])), most = Math.max(...paths.map((p) => Math.abs(p.share) || 0)) || 1;
   const ends = (path) => path.map((text, k) => {
     const [, site, branch] = /^(.*?)(?:<([qkv])>)?$/.exec(text);
