@@ -22,7 +22,13 @@ ROLES: Mapping[str, Known] = {
         "a3.h1": ("amplifier",),
         "a3.h3": ("dampener",),
     },
-    "wired-relay": {"a2.h0": ("mover",)},
+    # The first two attend to a fixed position, which on these prompts holds the same word as the
+    # position that reads them; that it is not so on random tokens is what the role's check says.
+    "wired-relay": {
+        "a0.h1": ("duplicate token",),
+        "a1.h2": ("duplicate token",),
+        "a2.h0": ("mover",),
+    },
     "tracr:reverse": {"a3.h0": ("mover",)},
     "tracr:proportion": {"m0": ("token lookup",), "a1.h0": ("averaging",)},
     "tracr:hist": {"a0.h0": ("duplicate token",), "m0": ("answer promotion",)},
