@@ -37,7 +37,10 @@ def test_every_node_has_the_roles_it_was_wired_for_and_no_other(name, ablation):
     given = {one.node: tuple(role.name for role in one.roles) for one in found if one.roles}
     known = {node: set(roles) for node, roles in known_roles(name, ablation).items()}
     assert {node: set(roles) for node, roles in given.items()} == known
-    assert all(check.held for one in found for role in one.roles for check in role.checks)
+    checks = [(one.node, check) for one in found for role in one.roles for check in role.checks]
+    # The relay's heads attend by position: they are no duplicate-token heads on random tokens.
+    expected = {"a0.h1", "a1.h2"} if name == "wired-relay" else set()
+    assert {node for node, check in checks if not check.held} == expected
     assert cost.passes < 20
 
 
