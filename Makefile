@@ -58,7 +58,7 @@ bench: $(INSTALLED)
 	for script in $(filter-out benchmarks/rules.py benchmarks/gpt2_like.py,$(wildcard benchmarks/*.py)); do $(BIN)/python "$$script" || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(OLDEST) dist site .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) dist site .cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
