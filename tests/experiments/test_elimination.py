@@ -15,7 +15,8 @@ from unweave.patching.circuits import run_circuits
 from unweave.patching.flips import run_flips
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores
-from unweave.search.eliminate import SETTINGS, nested, polish
+from unweave.search.descent import SETTINGS
+from unweave.search.eliminate import nested, polish
 from unweave.search.loss import Loss
 from unweave.search.order import interleaved
 from unweave.search.search import Finding, searches
