@@ -33,16 +33,35 @@ def metered() -> Iterator[Meter]:
 
 
 @contextmanager
+def metered_apart() -> Iterator[Meter]:
+    """Counts for itself alone: what is captured in this block is run, and counted, later."""
+    meter = Meter()
+    meters, weight = _meters.set((meter,)), _weight.set(1.0)
+    try:
+        yield meter
+    finally:
+        _meters.reset(meters)
+        _weight.reset(weight)
+
+
+@contextmanager
 def with_backward() -> Iterator[None]:
     """Forward passes within this block are followed by a backward pass."""
-    token = _weight.set(3.0)
+    with weighted(3.0):
+        yield
+
+
+@contextmanager
+def weighted(weight: float) -> Iterator[None]:
+    """What is run within this block counts so many times."""
+    token = _weight.set(weight * _weight.get())
     try:
         yield
     finally:
         _weight.reset(token)
 
 
-def spend(tokens: int) -> None:
+def spend(tokens: int | float) -> None:
     """Called by the program for every block, with the tokens that pass it."""
     for meter in _meters.get():
         meter.tokens += tokens * _weight.get()

@@ -26,20 +26,23 @@ def progress(label: str, total: int | float) -> Iterator[Callable[[int | float],
     On a terminal it is a live bar; elsewhere nothing is printed, so logs stay clean. Within
     another bar's block there is only the outer one.
     """
+    if not _shown.get():
+        yield lambda amount: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=console, transient=True)
-    began, started, wanted = time.monotonic(), False, _shown.get()
+    began, started = time.monotonic(), False
     task = bar.add_task(label, total=total)
 
     def advance(amount: int | float) -> None:
         nonlocal started
         bar.advance(task, amount)
         due = time.monotonic() - began > _DELAY
-        if due and not started and console.is_terminal and wanted:
+        if due and not started and console.is_terminal:
             started = True
             bar.start()
 

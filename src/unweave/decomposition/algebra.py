@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unweave.decomposition import fused
 from unweave.decomposition.rules import AttentionTotals, clamp
 from unweave.decomposition.ruleset import RuleSet
 from unweave.decomposition.split import Split
@@ -186,7 +187,8 @@ class Decompose:
         if x.rel is None:
             return Split(None, out, x.start)
         seen = RotaryTable(table.cos[:, x.start :], table.sin[:, x.start :], table.interleaved)
-        return Split(rotate_pairs(x.rel, seen), out, x.start)
+        turned = fused.rotate(x.rel, seen)
+        return Split(rotate_pairs(x.rel, seen) if turned is None else turned, out, x.start)
 
     def attend(self, q: Split, k: Split, v: Split, scoring: Scoring) -> Split:
         pattern, z = self._total(), self._total()

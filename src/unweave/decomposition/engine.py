@@ -148,6 +148,7 @@ class _Run:
         steps = steps[: stage_of(job.last, steps) + 1]
         total, first, output = len(self.order.numbers), self.part.start == 0, None
         algebra = Decompose if job.algebra is None else job.algebra(self.part)
+        swept: list[Sweep] = []
         with torch.no_grad():
             for begin in range(0, total, self.chunks.sources):
                 some = range(begin, min(begin + self.chunks.sources, total))
@@ -157,13 +158,17 @@ class _Run:
                 work = sum(len(steps) - e for g in groups for e in g.entries if e < len(steps))
                 for pushed in sweep.run(groups):
                     advance(len(inputs.mask) * pushed / work * len(some) / total)
+                swept.append(sweep)
                 output = sweep.output
             assert output is not None
             one = inputs.select(slice(0, 1))
             rules = job.rules if first and job.rules.conserves else None
-            return check_part(
+            check = check_part(
                 stages(job.network, one)[: len(steps)], one, self.reads, output, rules
             )
+            for sweep in swept:
+                sweep.check_finite()
+            return check()
 
     @property
     def reads(self) -> Int[Tensor, "batch n"] | None:

@@ -21,7 +21,9 @@ from unweave.sites import HEAD_KINDS, Point, Site
 
 # Enough rows to keep the matrix products busy, few enough that a CPU's elementwise work stays
 # near its caches (benchmarks/sweep.py).
-_CPU_ROWS, _GPU_ROWS = 2048, 1 << 16
+_CPU_ROWS, _GPU_ROWS = 2048, 1 << 17
+# On a GPU wide models need fewer rows to be busy: what a call's temporaries take, and the fewest.
+_GPU_CALL, _GPU_LEAST = 4 << 30, 1 << 14
 # Sources that should share a call: what is done once per call with the totals is divided by them.
 _SHARING = 8
 # Sources with fewer rows than this go with those of later positions: reading the weights once more
@@ -163,7 +165,10 @@ def fit(job: Footprint, examples: int, sources: int, budget: int, device: torch.
     """
     job.check(budget)
     room = budget - job.fixed
-    rows = min(_GPU_ROWS if device.type == "cuda" else _CPU_ROWS, room // 4 // job.row)
+    wanted = _CPU_ROWS
+    if device.type == "cuda":
+        wanted = min(_GPU_ROWS, max(_GPU_LEAST, _GPU_CALL // job.row))
+    rows = min(wanted, room // 4 // job.row)
     rows = max(rows, job.positions)
     together = max(1, rows // (min(_SHARING, sources) * job.positions))
     head_rows = max(job.read, min(rows, rows * job.row // job.head_row))

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from unweave.decomposition import fused
 from unweave.decomposition.memory import cache_parts
 from unweave.model.algebra import (
     Scoring,
@@ -115,6 +116,8 @@ def norm_frozen(rel: Rel, total: Total, w: Norm, out: Total) -> Rel:
 
 def norm_removal(rel: Rel, total: Total, w: Norm, out: Total) -> Rel:
     """`norm(T) − norm(T − β)`: the scale is recomputed on what is left."""
+    if (done := fused.norm(rel, total, w, out)) is not None:
+        return done
 
     def part(b: Tensor, t: Tensor, o: Tensor, to: Tensor) -> None:
         torch.sub(o, normalise(t - b, w), out=to)
@@ -127,6 +130,8 @@ def norm_removal(rel: Rel, total: Total, w: Norm, out: Total) -> Rel:
 
 def activation_secant(rel: Rel, total: Total, f: Activation, out: Total) -> Rel:
     """`f(T) − f(T − β)`"""
+    if (done := fused.activation(rel, total, f, out)) is not None:
+        return done
 
     def part(b: Tensor, t: Tensor, o: Tensor, to: Tensor) -> None:
         rest = torch.sub(t, b, out=to)
@@ -185,6 +190,8 @@ def gate_removal(
     rel_gate: Rel, rel_up: Rel, gate: Total, up: Total, f: Activation, out: Total
 ) -> Rel:
     """`f(T_g)·T_u − f(T_g − β_g)·(T_u − β_u)`"""
+    if (done := fused.gate(rel_gate, rel_up, gate, up, f, out)) is not None:
+        return done
 
     def part(b_g: Tensor, b_u: Tensor, t_g: Tensor, t_u: Tensor, o: Tensor, to: Tensor) -> None:
         torch.sub(o, activate(t_g - b_g, f).mul_(t_u - b_u), out=to)
@@ -240,6 +247,9 @@ def attention_frozen(q: RelQueries, k: RelKeys, v: RelKeys, totals: AttentionTot
 def attention_removal(q: RelQueries, k: RelKeys, v: RelKeys, totals: AttentionTotals) -> RelQueries:
     """`z − softmax((T_q − β_q)(T_k − β_k)ᵀ/√d) (T_v − β_v)`: what the head loses without β."""
     start = totals.key_start
+    parts = (totals.q, totals.k, totals.v, totals.z)
+    if (done := fused.attention((q, k, v), parts, totals.scoring, start)) is not None:
+        return done
     rest_q, rest_v = totals.q - q, totals.v[:, start:] - v
     scores = attention_scores(rest_q, totals.k[:, start:] - k)
     if start:

@@ -78,6 +78,7 @@ class Sweep:
         tf32: Whether products of relevant parts (never those of totals) use TF32 on a GPU.
         algebra: Makes the operations on splits.
         output: After the run, the totals that left the last stage.
+        finite: Of each stage that was run, whether all of its totals are finite.
     """
 
     stages: Sequence[Stage]
@@ -90,6 +91,7 @@ class Sweep:
     tf32: bool = False
     algebra: MakeAlgebra = Decompose
     output: Tensor | None = None
+    finite: list[Tensor] = field(default_factory=list)
 
     def run(self, groups: Sequence[Group]) -> Iterator[int]:
         """Runs the sweep, yielding the number of sources pushed after every call."""
@@ -100,11 +102,7 @@ class Sweep:
             record = Record(self.reads if stage.last else None)
             with products(tf32=False):
                 after = stage.apply(record, totals)
-            if not torch.isfinite(after.x).all():
-                raise UnweaveError(
-                    f"the model's own activations are not finite after {stage.name}: look for NaN "
-                    "or infinite values in its weights"
-                )
+            self.finite.append(torch.isfinite(after.x).all())
             for i, group in enumerate(groups):
                 old, new = group.entered(index), group.entered(index + 1)
                 if new:
@@ -117,6 +115,16 @@ class Sweep:
                 left = self.reads
         assert totals is not None
         self.output = totals.x
+
+    def check_finite(self) -> None:
+        """Raises where the totals were not finite. A GPU would be waited for at every stage, so it
+        is asked once, at the end."""
+        bad = (~torch.stack(self.finite)).nonzero().flatten().tolist()
+        if bad:
+            raise UnweaveError(
+                f"the model's own activations are not finite after {self.stages[bad[0]].name}: "
+                "look for NaN or infinite values in its weights"
+            )
 
 
 @dataclass(eq=False)

@@ -57,8 +57,8 @@ def finish(name: str, network: Network, source: LoadedParts, options: LoadOption
     dtype = options.dtype or _measured(name, network)
     if dtype != network.dtype:
         network = network.to(dtype)
-    if options.device is not None:
-        network = _on_device(network, options.device)
+    # Rotary tables come from the config, not from the weights' device.
+    network = _on_device(network, network.device if options.device is None else options.device)
     if options.tokenizer is None:
         tokenizer, adds_bos = source.tokenizer(), source.adds_bos
     else:

@@ -8,10 +8,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unweave.ablation import Ablation, position_mask
-from unweave.batch import Batch
+from unweave.batch import Batch, Readout
+from unweave.cost import weighted
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import Inputs, run
+from unweave.patching.graphs import captures, replayed
 from unweave.progress import progress
 from unweave.sites import Point, Site
 
@@ -70,28 +72,32 @@ def keep_masks(
     first, total = {}, 0
     for point in points:
         first[point], total = total, total + model.units(point)
-    kept: dict[tuple, tuple[Site, list[tuple[int, int]]]] = {}
+    kept: dict[tuple, tuple[Site, list[int]]] = {}
     for row, circuit in enumerate(circuits):
         for site in circuit:
-            key = (site.position, site.point.stack)
-            places = kept.setdefault(key, (site, []))[1]
-            places.append((row, first[site.point] + (site.unit or 0)))
+            # Everywhere is everywhere in an encoder too; a name is looked up in its own stack.
+            key = None if site.position is None else (site.position, site.point.stack)
+            places = kept.setdefault((key,), (site, []))[1]
+            places.append(row * total + first[site.point] + (site.unit or 0))
     device = batch.clean.mask.device
-    masks = {
-        point: torch.zeros(len(circuits), 1, 1, model.units(point), dtype=torch.bool, device=device)
-        for point in first
-    }
-    for site, places in kept.values():
-        flat = torch.zeros(len(circuits), total, dtype=torch.bool)
-        flat[tuple(torch.tensor(places).T)] = True
-        flat = flat.to(device)
-        where = position_mask(site, batch.clean, batch.positions)
+    masks: dict[Point, Tensor] = {}
+    for site, places in kept.values() or [(None, [])]:
+        flat = torch.zeros(len(circuits) * total, dtype=torch.bool)
+        flat[torch.tensor(places, dtype=torch.long)] = True
+        # Not waited for: what comes after it on the device does.
+        flat = flat.reshape(len(circuits), 1, 1, total).to(device, non_blocking=True)
+        anywhere = site is None or site.position is None
+        where = None if anywhere else position_mask(site, batch.clean, batch.positions)
         for point, start in first.items():
-            if point.stack != site.point.stack:
+            if not anywhere and point.stack != site.point.stack:
                 continue
-            here = flat[:, None, None, start : start + model.units(point)]
-            masks[point] = masks[point] | (here if where is None else here & where[..., None])
-    return masks
+            here = flat[..., start : start + model.units(point)]
+            here = here if where is None else here & where[..., None]
+            masks[point] = here if point not in masks else masks[point] | here
+    for point in first.keys() - masks.keys():
+        shape = (len(circuits), 1, 1, model.units(point))
+        masks[point] = torch.zeros(shape, dtype=torch.bool, device=device)
+    return {point: masks[point] for point in first}
 
 
 def run_circuits(
@@ -120,19 +126,45 @@ def run_circuits(
             some, base = batch.select(part), ablation.select(part)
             for j in range(0, len(circuits), circuits_at_once):
                 chosen = circuits[j : j + circuits_at_once]
-                keep = keep_masks(chosen, points, model, some)
-                values[j : j + len(chosen), part] = _metric(model, some, keep, base, len(chosen))
+                values[j : j + len(chosen), part] = _metric(model, some, chosen, points, base)
                 advance(len(chosen) * len(some))
     return values
 
 
 def _metric(
-    model: Model, batch: Batch, keep: dict, ablation: Ablation, count: int
+    model: Model,
+    batch: Batch,
+    circuits: Sequence[Collection[Site]],
+    points: Sequence[Point],
+    ablation: Ablation,
 ) -> Float[Tensor, "circuit batch"]:
-    reads = read_positions(model, batch).repeat(count)[:, None]
-    ops = Patch(keep, ablation, len(batch), reads)
-    logits = run(model.network, repeat_inputs(batch.clean, count), ops)
-    return batch.readout.measure(logits[:, 0].unflatten(0, (count, -1)))
+    tokens, network = batch.clean.mask.numel(), model.network
+    # A graph has room for 1, 2, 4, … circuits, so that few of them serve every number.
+    count = 1 << (len(circuits) - 1).bit_length()
+    if not captures(network, count * tokens):
+        keep = keep_masks(circuits, points, model, batch)
+        given = (batch.clean, batch.readout, keep, ablation)
+        return _patched(model, len(batch), len(circuits), given)[0]
+    spare = count - len(circuits)
+    keep = keep_masks([*circuits, *[()] * spare], points, model, batch)
+    given = (batch.clean, batch.readout, keep, ablation)
+    what = ("circuits", tuple(points), count)
+    with weighted(len(circuits) / count):  # rows of no circuit are not counted
+        found = replayed(
+            network, what, given, lambda given: _patched(model, len(batch), count, given)
+        )
+    return found[0][: len(circuits)]
+
+
+def _patched(
+    model: Model, examples: int, count: int, given: "tuple[Inputs, Readout, dict, Ablation]"
+) -> tuple[Float[Tensor, "circuit batch"]]:
+    """The metric of every circuit on every example, all on the model's device."""
+    clean, readout, keep, ablation = given
+    read = torch.zeros_like(readout.read) if model.network.head.first else readout.read
+    ops = Patch(keep, ablation, examples, read.repeat(count)[:, None])
+    logits = run(model.network, repeat_inputs(clean, count), ops)
+    return (readout.measure(logits[:, 0].unflatten(0, (count, -1))),)
 
 
 def rows_at_once(model: Model, batch: Batch) -> int:

@@ -1,7 +1,7 @@
 """One circuit with each of some nodes dropped or added: exact, each run from its node's layer."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float
@@ -17,9 +17,13 @@ from unweave.patching.circuits import (
     read_positions,
     repeat_inputs,
     rows_at_once,
+    run_circuits,
 )
+from unweave.patching.graphs import captures
 from unweave.progress import progress
 from unweave.sites import Point, Site
+
+_GPU_TOKENS = 1 << 13  # fewer do not fill a GPU
 
 
 def run_flips(
@@ -33,8 +37,12 @@ def run_flips(
     """The metric of the circuit without each of its own nodes, and with each of the others.
 
     Equals `run_circuits` of those circuits. A change at a node leaves everything before its layer
-    as it is, so each run begins there, from the circuit's own residual stream.
+    as it is, so each run begins there, from the circuit's own residual stream. Where launches take
+    longer than kernels, whole runs of all of them at once are faster.
     """
+    if captures(model.network, len(nodes) * batch.clean.mask.numel()):
+        own = frozenset(circuit)
+        return run_circuits(model, batch, [own ^ {node} for node in nodes], points, ablation)
     limit = rows_at_once(model, batch)
     values = torch.zeros(
         len(nodes), len(batch), device=model.network.device, dtype=model.network.dtype
@@ -45,12 +53,30 @@ def run_flips(
             part = slice(i, min(i + step, len(batch)))
             some, base = batch.select(part), ablation.select(part)
             runs = _Runs(model, some, tuple(circuit), tuple(points), base)
-            for layer, numbers in runs.by_stage(nodes).items():
+            for layer, numbers in _joined(runs.by_stage(nodes), _few(model, some)):
                 for j in range(0, len(numbers), max(1, limit // step)):
                     chosen = numbers[j : j + max(1, limit // step)]
                     values[chosen, part] = runs.flipped(layer, [nodes[n] for n in chosen])
                     advance(len(chosen) * len(some))
     return values
+
+
+def _few(model: Model, batch: Batch) -> int:
+    """Nodes below which a GPU is not filled: they join those of an earlier layer."""
+    if model.network.device.type != "cuda":
+        return 1
+    return -(-_GPU_TOKENS // batch.clean.mask.numel())
+
+
+def _joined(by_stage: Mapping[int, Sequence[int]], few: int) -> list[tuple[int, list[int]]]:
+    """Stages with the numbers of the nodes that begin there, at least so many but for the last."""
+    joined: list[tuple[int, list[int]]] = []
+    for stage in sorted(by_stage):
+        if joined and len(joined[-1][1]) < few:
+            joined[-1][1].extend(by_stage[stage])
+        else:
+            joined.append((stage, list(by_stage[stage])))
+    return joined
 
 
 class _Runs:

@@ -1,7 +1,7 @@
 """Gradients of the metric at named points, by autograd over our own program."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,6 +14,7 @@ from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import Stream, stages
 from unweave.patching.circuits import Patch, read_positions
+from unweave.patching.graphs import captures, replayed
 from unweave.scores.problem import Problem
 from unweave.sites import Point, Site
 
@@ -72,18 +73,31 @@ def metric_gradients(
         The gradient of each example's metric at each point, what each point's nodes computed
         themselves, and the metric.
     """
-    ops = algebra(
-        keep or {},
-        ablation or Ablation("none"),
-        len(batch),
-        read_positions(model, batch)[:, None],
-        points=frozenset(points),
-        given=given or {},
+    order = sorted(frozenset(points), key=lambda point: point.depth)
+
+    def run(inputs: tuple) -> tuple[Tensor, ...]:
+        clean, readout, kept, base, values = inputs
+        some = replace(batch, clean=clean, readout=readout)
+        reads = read_positions(model, some)[:, None]
+        ops = algebra(kept, base, len(batch), reads, points=frozenset(order), given=values)
+        with torch.enable_grad():
+            metric = run_from(model, some, ops)
+            gradients = gradients_at(metric, ops.taps)
+        found = (gradients[point] for point in order), (ops.computed[point] for point in order)
+        return (*found[0], *found[1], metric.detach())
+
+    inputs = (batch.clean, batch.readout, keep or {}, ablation or Ablation("none"), given or {})
+    if captures(model.network, 3 * batch.clean.mask.numel()):
+        what = ("gradients", algebra, tuple(order))
+        found = replayed(model.network, what, inputs, run)
+    else:
+        found = run(inputs)
+    gradients, computed = found[: len(order)], found[len(order) : -1]
+    return (
+        dict(zip(order, gradients, strict=True)),
+        dict(zip(order, computed, strict=True)),
+        found[-1],
     )
-    with torch.enable_grad():
-        metric = run_from(model, batch, ops)
-        gradients = gradients_at(metric, ops.taps)
-    return gradients, ops.computed, metric.detach()
 
 
 def run_from(

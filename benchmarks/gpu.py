@@ -1,0 +1,381 @@
+"""Every bar of a GPU in one run: sweeps, searches, memory, and fast against eager.
+
+    PYTHONPATH=src python benchmarks/gpu.py --device cuda --out gpu.json [--model FOLDER_OR_GGUF]
+
+Llama shapes have random weights, made on the device from transformers' configs. Without --model the
+search runs on such a model too: its time counts, its circuit means nothing.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import transformers
+from torch import Tensor
+
+from unweave.ablation import counterfactual
+from unweave.batch import Batch, Readout
+from unweave.decomposition.api import relevance
+from unweave.decomposition.fused import fusing
+from unweave.experiments.discover import discover
+from unweave.experiments.specification import Specification
+from unweave.metrics import LOGIT_DIFFERENCE
+from unweave.model.loading import from_transformers, load
+from unweave.model.model import Model
+from unweave.model.program import Inputs
+from unweave.patching.circuits import run_circuits
+from unweave.patching.flips import run_flips
+from unweave.patching.graphs import capturing
+from unweave.progress import silent
+from unweave.scores.problem import Problem
+from unweave.scores.score import scores
+from unweave.search.search import searches
+
+SHAPES = {
+    "smollm2": {"width": 576, "layers": 30, "heads": 9, "kv": 3, "hidden": 1536, "vocab": 49152},
+    "1b": {"width": 2048, "layers": 16, "heads": 32, "kv": 8, "hidden": 8192, "vocab": 128256},
+    "8b": {"width": 4096, "layers": 32, "heads": 32, "kv": 8, "hidden": 14336, "vocab": 128256},
+    "tiny": {"width": 64, "layers": 4, "heads": 4, "kv": 2, "hidden": 128, "vocab": 256},
+}
+# Shape, dtype of the checkpoint, prompts, tokens, bar in seconds, bar of the peak in GiB.
+SWEEPS = [
+    ("smollm2", torch.float32, 32, 14, 0.12, None),
+    ("1b", torch.float32, 32, 16, 1.0, None),
+    ("8b", torch.bfloat16, 25, 16, 10.0, 30.0),
+]
+TINY = [("tiny", torch.float32, 4, 6, 1.0, None), ("tiny", torch.bfloat16, 4, 6, 1.0, None)]
+
+
+class Report:
+    """Lines on the terminal, figures in a file, both as they come."""
+
+    def __init__(self, out: Path | None) -> None:
+        self.out, self.figures, self.began = out, {}, time.monotonic()
+
+    def add(self, name: str, text: str, **figures: object) -> None:
+        self.figures[name] = figures
+        print(f"[{time.monotonic() - self.began:5.0f} s] {name:34s} {text}", flush=True)
+        if self.out is not None:
+            self.out.write_text(json.dumps(self.figures, indent=1, default=str))
+
+
+def make(shape: str, dtype: torch.dtype, device: str) -> Model:
+    s = SHAPES[shape]
+    config = transformers.LlamaConfig(
+        hidden_size=s["width"],
+        num_hidden_layers=s["layers"],
+        num_attention_heads=s["heads"],
+        num_key_value_heads=s["kv"],
+        intermediate_size=s["hidden"],
+        vocab_size=s["vocab"],
+        tie_word_embeddings=shape != "8b",
+        initializer_range=1.0 / s["width"] ** 0.5,
+    )
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            hf = transformers.LlamaForCausalLM(config).eval()
+    finally:
+        torch.set_default_dtype(before)
+    return from_transformers(hf, name=f"{shape} shape", dtype=dtype)
+
+
+def prompts(model: Model, count: int, length: int, vocab: int, seed: int = 0) -> Batch:
+    """Random tokens; the answer is what the model says, the distractor what it says otherwise."""
+    device, draw = model.network.device, torch.Generator().manual_seed(seed)
+    clean, corrupted = torch.randint(0, vocab, (2, count, length), generator=draw).to(device)
+    clean[:, 0] = corrupted[:, 0] = 0
+    mask = torch.ones(count, length, dtype=torch.bool, device=device)
+    ids = torch.randint(0, vocab, (2, count, 1), generator=draw).to(device)
+    read = torch.full((count,), length - 1, device=device)
+    texts = tuple(f"prompt {i}" for i in range(count))
+    return Batch(
+        Inputs(mask, clean),
+        Inputs(mask, corrupted),
+        Readout(LOGIT_DIFFERENCE, ids[0], ids[1], read),
+        read,
+        {"end": read},
+        torch.zeros_like(read),
+        True,
+        texts,
+        texts,
+    )
+
+
+def sync(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def timed(call: Callable[[], object], repeats: int, device: str) -> list[float]:
+    times = []
+    for _ in range(repeats):
+        sync(device)
+        began = time.perf_counter()
+        call()
+        sync(device)
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def peak(device: str, reset: bool = False) -> float:
+    if not device.startswith("cuda"):
+        return 0.0
+    if reset:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.max_memory_allocated() / 2**30
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max() / b.abs().max())
+
+
+def spearman(a: Tensor, b: Tensor) -> float:
+    ranks = [x.flatten().argsort().argsort().double() for x in (a, b)]
+    return float(torch.corrcoef(torch.stack(ranks))[0, 1])
+
+
+def eagerly() -> ExitStack:
+    stack = ExitStack()
+    stack.enter_context(fusing(False))
+    stack.enter_context(capturing(False))
+    return stack
+
+
+def sweep(report: Report, device: str, case: tuple, options: argparse.Namespace) -> None:
+    shape, dtype, count, length, bar, most = case
+    model = make(shape, dtype, device)
+    batch = prompts(model, count, length, SHAPES[shape]["vocab"])
+
+    def call(precision: str | None = None) -> Tensor:
+        return relevance(
+            model,
+            batch.clean,
+            "heads",
+            batch.readout,
+            ablation=batch.corrupted,
+            pairs=(),
+            precision=precision,
+        ).values
+
+    large = shape == "8b"
+    base = peak(device, reset=True)
+    first = timed(call, 1, device)[0]
+    fast = timed(call, 3 if large else 5, device)
+    reached, values = peak(device), call() if not large else None
+    name = f"sweep {shape} {str(dtype).removeprefix('torch.')}"
+    seconds = statistics.median(fast)
+    verdict = "ok" if seconds <= bar and (most is None or reached <= most) else "OVER"
+    report.add(
+        name,
+        f"{seconds:.3f} s (first {first:.2f}; bar {bar} s) peak {reached:.1f} GiB, "
+        f"model {base:.1f} GiB {'' if most is None else f'(bar {most})'} {verdict}",
+        seconds=fast,
+        first=first,
+        peak=reached,
+        base=base,
+    )
+    with eagerly():
+        slow = timed(call, 1 if large else 3, device)
+        line = f"{statistics.median(slow):.3f} s"
+        if values is not None:
+            plain, exact = call(), call("float32")
+            line += f"; fast − eager {apart(values, plain):.1e}, ρ {spearman(values, plain):.5f}"
+            line += f"; fast − float32 {apart(values, exact):.1e}, ρ {spearman(values, exact):.5f}"
+    report.add(f"{name} eager", line, seconds=slow)
+    if values is not None:
+        full = call("float32")
+        report.add(
+            f"{name} float32 fused",
+            f"fused − eager in float32 {apart(full, exact):.1e}",
+            apart=apart(full, exact),
+        )
+    if options.profile and shape in ("smollm2", "8b"):
+        profile(call, Path(options.profile) / f"sweep_{shape}.txt")
+
+
+def profile(call: Callable[[], object], to: Path) -> None:
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as watch
+
+    with watch(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    averages = seen.key_averages()
+    text = averages.table(sort_by="self_cuda_time_total", row_limit=30, max_name_column_width=70)
+    text += averages.table(sort_by="self_cpu_time_total", row_limit=30, max_name_column_width=70)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_text(text)
+
+
+def random_problem(model: Model, count: int, length: int, seed: int = 0) -> Problem:
+    table = model.network.body.embedding.tokens
+    assert table is not None
+    batch = prompts(model, count, length, len(table), seed)
+    nodes = tuple(model.heads())
+    base = counterfactual(model, batch.corrupted, {node.point for node in nodes})
+    found = Problem(model, batch, nodes, base)
+    # Signed so that the model is above the empty circuit on every prompt.
+    gap = found.reference.full - found.reference.empty
+    flip = (gap < 0)[:, None]
+    own, other = batch.readout.answers, batch.readout.distractors
+    answers, others = torch.where(flip, other, own), torch.where(flip, own, other)
+    readout = replace(batch.readout, answers=answers, distractors=others)
+    return replace(found, batch=replace(batch, readout=readout))
+
+
+def circuits_agree(report: Report, device: str, model: Model) -> None:
+    """Captured and eager runs of the same circuits, one size after the other."""
+    problem, worst = random_problem(model, 24, 14), 0.0
+    nodes, draw = problem.nodes, torch.Generator().manual_seed(0)
+    for count in (1, 3, 4, 1, 3, 4, 7, 7, 4):
+        chosen = [
+            [n for n, keep in zip(nodes, torch.rand(len(nodes), generator=draw) < 0.5) if keep]
+            for _ in range(count)
+        ]
+        fast = run_circuits(model, problem.batch, chosen, problem.points, problem.ablation)
+        with eagerly():
+            slow = run_circuits(model, problem.batch, chosen, problem.points, problem.ablation)
+        worst = max(worst, apart(fast, slow))
+    tried = nodes[:: max(1, len(nodes) // 12)]
+    args = (model, problem.batch, nodes[::3], tried, problem.points, problem.ablation)
+    fast = run_flips(*args)
+    with eagerly():
+        slow = run_flips(*args)
+    report.add(
+        "graphs − eager",
+        f"circuits {worst:.1e}, flips {apart(fast, slow):.1e}",
+        circuits=worst,
+        flips=apart(fast, slow),
+    )
+
+
+def search_random(report: Report, device: str, model: Model, count: int, eager: bool) -> None:
+    def call() -> list[str]:
+        problem = random_problem(model, count, 14)
+        found = scores["decomposition"].run(problem)
+        finding = searches["eliminate"].run(problem, found, {"rounds": 1})
+        return list(finding.circuit)
+
+    fast, circuit = _searched(call, device)
+    text = f"{fast:.2f} s, {len(circuit)} nodes"
+    if eager:
+        with eagerly():
+            slow, other = _searched(call, device)
+        same = len(set(circuit) & set(other)) / max(1, len(set(circuit) | set(other)))
+        text += f"; eager {slow:.2f} s, same circuit: {circuit == other} (Jaccard {same:.2f})"
+    report.add(f"score + search, random, {count} prompts", text, seconds=fast, circuit=circuit)
+
+
+def _searched(call: Callable[[], list[str]], device: str) -> tuple[float, list[str]]:
+    sync(device)
+    began = time.perf_counter()
+    circuit = call()
+    sync(device)
+    return time.perf_counter() - began, circuit
+
+
+def discover_tasks(report: Report, device: str, model: Model, tasks: list[str]) -> None:
+    for task in tasks:
+        for count, bar in ((24, 4.0), (192, 6.0)):
+            how = Specification(task, model.name, prompts=count)
+            phases: list[tuple[float, str]] = []
+            began = time.perf_counter()
+
+            def say(text: str) -> None:
+                phases.append((time.perf_counter() - began, text))
+
+            fast, circuit = _searched(
+                lambda: list(discover(model, task, how, say=say).nodes), device
+            )
+            marks = " ".join(f"{seconds:.1f}:{text.split()[0]}" for seconds, text in phases)
+            text = f"{fast:.2f} s (bar {bar}) {len(circuit)} nodes [{marks}]"
+            if count == 24:
+                with eagerly():
+                    slow, other = _searched(lambda: list(discover(model, task, how).nodes), device)
+                text += f"; eager {slow:.2f} s, same circuit: {sorted(circuit) == sorted(other)}"
+            report.add(f"discover {task}, {count} prompts", text, seconds=fast, circuit=circuit)
+
+
+def guarded(report: Report, name: str, call: Callable[[], None]) -> None:
+    """One part that fails does not take the others with it."""
+    try:
+        call()
+    except Exception:
+        report.add(name, "FAILED", error=traceback.format_exc())
+        traceback.print_exc()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--model", help="SmolLM2, for discover")
+    parser.add_argument("--tasks", nargs="+", default=["ioi", "greater-than", "induction"])
+    parser.add_argument("--profile", help="folder for torch.profiler's tables")
+    parser.add_argument("--skip", nargs="*", default=[], help="sweeps, search, discover, streamed")
+    options = parser.parse_args()
+    report, device = Report(options.out), options.device
+    cuda = device.startswith("cuda")
+    name = torch.cuda.get_device_name() if cuda else "CPU"
+    report.add("device", f"{name}, torch {torch.__version__}")
+    warnings.simplefilter("default")
+    with silent():
+        shape = "smollm2" if cuda else "tiny"
+        if "search" not in options.skip:
+            model = make(shape, torch.float32, device)
+            guarded(report, "graphs", lambda: circuits_agree(report, device, model))
+            for count in (24, 192):
+                eager = count == 24
+                guarded(
+                    report,
+                    f"search {count}",
+                    lambda: search_random(report, device, model, count, eager),
+                )
+            if options.profile:
+                problem = random_problem(model, 24, 14)
+                circuit = problem.nodes[::3]
+                many = problem.nodes[::16]
+
+                def steps() -> None:
+                    for _ in range(5):
+                        problem.metric([circuit])
+                        problem.flipped(circuit, many)
+
+                steps()
+                guarded(
+                    report,
+                    "profile",
+                    lambda: profile(steps, Path(options.profile) / "search.txt"),
+                )
+        if "discover" not in options.skip and options.model:
+            small = load(options.model, device=device)
+            guarded(
+                report,
+                "discover",
+                lambda: discover_tasks(report, device, small, options.tasks),
+            )
+        if "sweeps" not in options.skip:
+            for case in SWEEPS if cuda else TINY:
+                guarded(report, f"sweep {case[0]}", lambda: sweep(report, device, case, options))
+    report.add("done", "")
+
+
+if __name__ == "__main__":
+    main()

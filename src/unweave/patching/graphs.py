@@ -1,0 +1,233 @@
+"""CUDA graphs: a run that is captured once and replayed with other inputs.
+
+A patched run of a small model is thousands of small kernels, and launching them takes longer than
+they do. A graph launches all of them at once. Runs are captured by the shapes of their inputs, the
+second time that they are met; every input is copied into memory of the graph's own, so a new mask,
+prompt or ablation of the same shape is a replay. The eager run is the same function.
+"""
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from unweave.cost import metered_apart, spend
+from unweave.errors import UnweaveWarning
+from unweave.model.weights import Network
+
+# Tokens of a run below which launches take longer than kernels, in a model this wide; in a wider
+# one kernels do more.
+_TOKENS, _WIDTH = 1 << 13, 1024
+_MOST = 32  # graphs of one network; the one that was not used for longest goes
+
+Run = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+
+
+@runtime_checkable
+class Replay(Protocol):
+    """A captured run."""
+
+    result: tuple[Tensor, ...]
+
+    def __call__(self) -> None:
+        """Runs it again, from what its inputs hold now into `result`."""
+        ...
+
+
+Capture = Callable[[Run, Sequence[Tensor]], Replay]
+
+
+@dataclass(eq=False)
+class _Captured:
+    """A run with its own inputs.
+
+    Args:
+        given: What was copied into them last.
+        tokens: What one replay costs (`unweave.cost`).
+    """
+
+    replay: Replay
+    inputs: list[Tensor]
+    given: list[Tensor]
+    tokens: float
+
+
+@dataclass(eq=False)
+class _Met:
+    """Graphs of one network, and the runs that were met once; None where capturing failed."""
+
+    graphs: "OrderedDict[Hashable, _Captured | None]"
+    once: set[Hashable]
+
+
+_met: WeakKeyDictionary[Network, _Met] = WeakKeyDictionary()
+_wanted: ContextVar[Capture | bool] = ContextVar("unweave_graphs", default=True)
+
+
+@contextmanager
+def capturing(how: Capture | bool) -> Iterator[None]:
+    """Within this block runs are captured in this way, never (False), or on GPUs (True)."""
+    token = _wanted.set(how)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
+def captures(network: Network, tokens: int) -> bool:
+    """Whether runs of this many tokens are captured."""
+    how = _wanted.get()
+    if how is False or (how is True and network.device.type != "cuda"):
+        return False
+    width = network.body.blocks[0].attention.out.matrix.shape[0]
+    return tokens * max(1.0, (width / _WIDTH) ** 2) <= _TOKENS
+
+
+def replayed(
+    network: Network, what: Hashable, given: Any, f: Callable[[Any], tuple[Tensor, ...]]
+) -> tuple[Tensor, ...]:
+    """`f(given)`, by a graph once the same run with other numbers has been met before.
+
+    Args:
+        what: With the shapes in `given`, everything that the run depends on.
+        given: Records, tuples and dictionaries with the tensors that may change.
+        f: Runs on a GPU alone: no number goes to the host and back within it.
+    """
+    met = _met.setdefault(network, _Met(OrderedDict(), set()))
+    flat: list[Tensor] = []
+    key = (what, _shape(given, flat))
+
+    def run(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return f(_rebuilt(given, iter(inputs)))
+
+    if key not in met.graphs and key not in met.once:
+        met.once.add(key)
+        return _aside(run, flat)
+    if key not in met.graphs:
+        met.graphs[key] = _captured(run, flat)
+        while len(met.graphs) > _MOST:
+            met.graphs.popitem(last=False)
+    met.graphs.move_to_end(key)
+    found = met.graphs[key]
+    if found is None:
+        return run(flat)
+    _refill(found, flat)
+    found.replay()
+    spend(found.tokens)
+    # Another graph may use the same memory.
+    return tuple(x.clone() for x in found.replay.result)
+
+
+def _captured(run: Run, given: list[Tensor]) -> _Captured | None:
+    how = _wanted.get()
+    capture = how if callable(how) else capture_cuda
+    inputs = [x.clone(memory_format=torch.contiguous_format) for x in given]
+    try:
+        with metered_apart() as meter:
+            replay = capture(run, inputs)
+    except RuntimeError as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        warnings.warn(
+            f"a run cannot be captured as a CUDA graph ({reason}): it is launched kernel by kernel",
+            UnweaveWarning,
+            stacklevel=4,
+        )
+        return None
+    return _Captured(replay, inputs, list(given), meter.tokens)
+
+
+def _refill(graph: _Captured, given: list[Tensor]) -> None:
+    """Copies the inputs that changed; what was copied last is kept, so its memory is still its."""
+    new = [i for i, x in enumerate(given) if not _same(x, graph.given[i])]
+    if new:
+        torch._foreach_copy_([graph.inputs[i] for i in new], [given[i] for i in new])
+        for i in new:
+            graph.given[i] = given[i]
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    return (
+        x.data_ptr() == y.data_ptr() and x.stride() == y.stride() and x._version == y._version
+    ) and x.numel() > 0
+
+
+@dataclass(eq=False)
+class _CudaReplay:
+    graph: torch.cuda.CUDAGraph
+    result: tuple[Tensor, ...]
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+_streams: dict[torch.device, tuple[torch.cuda.Stream, Any]] = {}
+
+
+def _stream(device: torch.device) -> tuple[torch.cuda.Stream, Any]:
+    """The stream of captures, and the memory that all graphs of a device share."""
+    if device not in _streams:
+        _streams[device] = (torch.cuda.Stream(device), torch.cuda.graph_pool_handle())
+    return _streams[device]
+
+
+def _aside(run: Run, given: list[Tensor]) -> tuple[Tensor, ...]:
+    """Runs on the stream of captures: libraries make their workspaces there before a capture."""
+    device = given[0].device
+    if device.type != "cuda":
+        return run(given)
+    stream, present = _stream(device)[0], torch.cuda.current_stream(device)
+    stream.wait_stream(present)
+    with torch.cuda.stream(stream):
+        result = run(given)
+    present.wait_stream(stream)
+    return result
+
+
+def capture_cuda(run: Run, inputs: Sequence[Tensor]) -> Replay:
+    """Captures a run as a CUDA graph."""
+    device = inputs[0].device
+    stream, pool = _stream(device)
+    present, graph = torch.cuda.current_stream(device), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize(device)
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            result = run(inputs)
+        finally:
+            graph.capture_end()
+    present.wait_stream(stream)
+    return _CudaReplay(graph, result)
+
+
+def _shape(x: Any, found: list[Tensor]) -> Hashable:
+    """What a run depends on besides the numbers, and the tensors in order."""
+    if isinstance(x, Tensor):
+        found.append(x)
+        return tuple(x.shape), x.dtype, x.device
+    if isinstance(x, tuple):
+        return tuple(_shape(item, found) for item in x)
+    if isinstance(x, Mapping):
+        return tuple((key, _shape(item, found)) for key, item in x.items())
+    if is_dataclass(x) and not isinstance(x, type):
+        return type(x), tuple(_shape(getattr(x, f.name), found) for f in fields(x))
+    return x
+
+
+def _rebuilt(x: Any, tensors: Iterator[Tensor]) -> Any:
+    """The same records with other tensors, in the order of `_shape`."""
+    if isinstance(x, Tensor):
+        return next(tensors)
+    if isinstance(x, tuple):
+        return tuple(_rebuilt(item, tensors) for item in x)
+    if isinstance(x, Mapping):
+        return {key: _rebuilt(item, tensors) for key, item in x.items()}
+    if is_dataclass(x) and not isinstance(x, type):
+        return replace(x, **{f.name: _rebuilt(getattr(x, f.name), tensors) for f in fields(x)})
+    return x
