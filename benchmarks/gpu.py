@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -38,6 +39,7 @@ from unweave.patching.graphs import capturing
 from unweave.progress import silent
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores
+from unweave.search.descent import estimated_effects
 from unweave.search.search import searches
 
 SHAPES = {
@@ -243,7 +245,7 @@ def circuits_agree(report: Report, device: str, model: Model) -> None:
     nodes, draw = problem.nodes, torch.Generator().manual_seed(0)
     for count in (1, 3, 4, 1, 3, 4, 7, 7, 4):
         chosen = [
-            [n for n, keep in zip(nodes, torch.rand(len(nodes), generator=draw) < 0.5) if keep]
+            [nodes[i] for i in (torch.rand(len(nodes), generator=draw) < 0.5).nonzero().flatten()]
             for _ in range(count)
         ]
         fast = run_circuits(model, problem.batch, chosen, problem.points, problem.ablation)
@@ -288,26 +290,40 @@ def _searched(call: Callable[[], list[str]], device: str) -> tuple[float, list[s
     return time.perf_counter() - began, circuit
 
 
-def discover_tasks(report: Report, device: str, model: Model, tasks: list[str]) -> None:
-    for task in tasks:
-        for count, bar in ((24, 4.0), (192, 6.0)):
-            how = Specification(task, model.name, prompts=count)
-            phases: list[tuple[float, str]] = []
-            began = time.perf_counter()
+def discover_task(
+    report: Report, device: str, model: Model, task: str, count: int, bar: float
+) -> None:
+    how, phases = Specification(task, model.name, prompts=count), []
+    began = time.perf_counter()
 
-            def say(text: str) -> None:
-                phases.append((time.perf_counter() - began, text))
+    def say(text: str) -> None:
+        phases.append(f"{time.perf_counter() - began:.1f}:{text.split()[0]}")
 
-            fast, circuit = _searched(
-                lambda: list(discover(model, task, how, say=say).nodes), device
-            )
-            marks = " ".join(f"{seconds:.1f}:{text.split()[0]}" for seconds, text in phases)
-            text = f"{fast:.2f} s (bar {bar}) {len(circuit)} nodes [{marks}]"
-            if count == 24:
-                with eagerly():
-                    slow, other = _searched(lambda: list(discover(model, task, how).nodes), device)
-                text += f"; eager {slow:.2f} s, same circuit: {sorted(circuit) == sorted(other)}"
-            report.add(f"discover {task}, {count} prompts", text, seconds=fast, circuit=circuit)
+    def call() -> list[str]:
+        return list(discover(model, task, how, say=say).nodes)
+
+    fast, circuit = _searched(call, device)
+    text = f"{fast:.2f} s (bar {bar}) {len(circuit)} nodes [{' '.join(phases)}]"
+    if count == 24:
+        with eagerly():
+            slow, other = _searched(call, device)
+        text += f"; eager {slow:.2f} s, same circuit: {sorted(circuit) == sorted(other)}"
+    report.add(f"discover {task}, {count} prompts", text, seconds=fast, circuit=circuit)
+
+
+def some_steps(model: Model) -> Callable[[], None]:
+    """Five steps as a search has them, their runs captured already."""
+    problem = random_problem(model, 24, 14)
+    circuit, tried = problem.nodes[::3], problem.nodes[::16]
+
+    def steps() -> None:
+        for _ in range(5):
+            estimated_effects(problem, circuit)
+            problem.metric([circuit])
+            problem.flipped(circuit, tried)
+
+    steps()
+    return steps
 
 
 def guarded(report: Report, name: str, call: Callable[[], None]) -> None:
@@ -340,40 +356,22 @@ def main() -> None:
         shape = "smollm2" if cuda else "tiny"
         if "search" not in options.skip:
             model = make(shape, torch.float32, device)
-            guarded(report, "graphs", lambda: circuits_agree(report, device, model))
+            guarded(report, "graphs", partial(circuits_agree, report, device, model))
             for count in (24, 192):
-                eager = count == 24
-                guarded(
-                    report,
-                    f"search {count}",
-                    lambda: search_random(report, device, model, count, eager),
-                )
+                call = partial(search_random, report, device, model, count, count == 24)
+                guarded(report, f"search {count}", call)
             if options.profile:
-                problem = random_problem(model, 24, 14)
-                circuit = problem.nodes[::3]
-                many = problem.nodes[::16]
-
-                def steps() -> None:
-                    for _ in range(5):
-                        problem.metric([circuit])
-                        problem.flipped(circuit, many)
-
-                steps()
-                guarded(
-                    report,
-                    "profile",
-                    lambda: profile(steps, Path(options.profile) / "search.txt"),
-                )
+                to = Path(options.profile) / "search.txt"
+                guarded(report, "profile", partial(profile, some_steps(model), to))
         if "discover" not in options.skip and options.model:
             small = load(options.model, device=device)
-            guarded(
-                report,
-                "discover",
-                lambda: discover_tasks(report, device, small, options.tasks),
-            )
+            for task in options.tasks:
+                for count, bar in ((24, 4.0), (192, 6.0)):
+                    call = partial(discover_task, report, device, small, task, count, bar)
+                    guarded(report, f"discover {task} {count}", call)
         if "sweeps" not in options.skip:
             for case in SWEEPS if cuda else TINY:
-                guarded(report, f"sweep {case[0]}", lambda: sweep(report, device, case, options))
+                guarded(report, f"sweep {case[0]}", partial(sweep, report, device, case, options))
     report.add("done", "")
 
 

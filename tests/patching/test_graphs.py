@@ -19,8 +19,8 @@ from unweave.patching.flips import _joined, run_flips
 from unweave.patching.graphs import Run, capturing
 from unweave.scores.gradients import metric_gradients
 from unweave.scores.problem import Problem
-from unweave.search.search import searches
 from unweave.scores.score import scores
+from unweave.search.search import searches
 from unweave.testing.problem import tiny_problem
 
 HOW = ["stand-in", "cuda"]

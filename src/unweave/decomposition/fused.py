@@ -33,7 +33,7 @@ def fusing(on: bool) -> Iterator[None]:
 
 @cache
 def _kernels() -> ModuleType | None:
-    """The kernels; None with one warning where Triton or the C compiler that it needs is missing."""
+    """The kernels; None with one warning where Triton, or the C compiler it needs, is missing."""
     try:
         from unweave.decomposition import kernels
 
