@@ -33,6 +33,7 @@ from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.loading import from_transformers, load
 from unweave.model.model import Model
 from unweave.model.program import Inputs
+from unweave.model.window import placement_of, windowed
 from unweave.patching.circuits import run_circuits
 from unweave.patching.flips import run_flips
 from unweave.patching.graphs import capturing
@@ -60,8 +61,13 @@ TINY = [("tiny", torch.float32, 4, 6, 1.0, None), ("tiny", torch.bfloat16, 4, 6,
 class Report:
     """Lines on the terminal, figures in a file, both as they come."""
 
-    def __init__(self, out: Path | None) -> None:
+    def __init__(self, out: Path | None, seconds: float) -> None:
         self.out, self.figures, self.began = out, {}, time.monotonic()
+        self.seconds = seconds
+
+    @property
+    def left(self) -> float:
+        return self.seconds - (time.monotonic() - self.began)
 
     def add(self, name: str, text: str, **figures: object) -> None:
         self.figures[name] = figures
@@ -80,16 +86,21 @@ def make(shape: str, dtype: torch.dtype, device: str) -> Model:
         intermediate_size=s["hidden"],
         vocab_size=s["vocab"],
         tie_word_embeddings=shape != "8b",
-        initializer_range=1.0 / s["width"] ** 0.5,
     )
-    torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            hf = transformers.LlamaForCausalLM(config).eval()
-    finally:
-        torch.set_default_dtype(before)
+    # A generator of its own, and nothing drawn twice: transformers' own way takes longer.
+    draw = torch.Generator(device).manual_seed(0)
+    with torch.device("meta"):
+        hf = transformers.LlamaForCausalLM(config).eval().to(dtype)
+    hf.to_empty(device=device)
+    with torch.no_grad():
+        for name, weight in hf.named_parameters():
+            if weight.ndim == 1:
+                weight.fill_(1.0)
+            else:
+                weight.normal_(
+                    0.0, 1.0 if "embed" in name else weight.shape[-1] ** -0.5, generator=draw
+                )
+    hf.tie_weights()
     return from_transformers(hf, name=f"{shape} shape", dtype=dtype)
 
 
@@ -161,8 +172,9 @@ def sweep(report: Report, device: str, case: tuple, options: argparse.Namespace)
     shape, dtype, count, length, bar, most = case
     model = make(shape, dtype, device)
     batch = prompts(model, count, length, SHAPES[shape]["vocab"])
+    large = shape == "8b"
 
-    def call(precision: str | None = None) -> Tensor:
+    def call(precision: str | None = None, memory: str | None = None) -> Tensor:
         return relevance(
             model,
             batch.clean,
@@ -171,12 +183,12 @@ def sweep(report: Report, device: str, case: tuple, options: argparse.Namespace)
             ablation=batch.corrupted,
             pairs=(),
             precision=precision,
+            memory=memory,
         ).values
 
-    large = shape == "8b"
     base = peak(device, reset=True)
     first = timed(call, 1, device)[0]
-    fast = timed(call, 3 if large else 5, device)
+    fast = timed(call, 1 if large else 5, device)
     reached, values = peak(device), call() if not large else None
     name = f"sweep {shape} {str(dtype).removeprefix('torch.')}"
     seconds = statistics.median(fast)
@@ -190,23 +202,55 @@ def sweep(report: Report, device: str, case: tuple, options: argparse.Namespace)
         peak=reached,
         base=base,
     )
-    with eagerly():
-        slow = timed(call, 1 if large else 3, device)
-        line = f"{statistics.median(slow):.3f} s"
-        if values is not None:
-            plain, exact = call(), call("float32")
-            line += f"; fast − eager {apart(values, plain):.1e}, ρ {spearman(values, plain):.5f}"
-            line += f"; fast − float32 {apart(values, exact):.1e}, ρ {spearman(values, exact):.5f}"
-    report.add(f"{name} eager", line, seconds=slow)
+    if options.profile and shape != "1b":
+        profile(call, Path(options.profile) / f"sweep_{shape}.txt")
     if values is not None:
+        with eagerly():
+            slow = timed(call, 2, device)[1:]
+            plain, exact = call(), call("float32")
         full = call("float32")
         report.add(
-            f"{name} float32 fused",
-            f"fused − eager in float32 {apart(full, exact):.1e}",
-            apart=apart(full, exact),
+            f"{name} eager",
+            f"{slow[0]:.3f} s; fast − eager {apart(values, plain):.1e}, "
+            f"ρ {spearman(values, plain):.5f}; fast − float32 {apart(values, exact):.1e}, "
+            f"ρ {spearman(values, exact):.5f}; both in float32 {apart(full, exact):.1e}",
+            seconds=slow,
         )
-    if options.profile and shape in ("smollm2", "8b"):
-        profile(call, Path(options.profile) / f"sweep_{shape}.txt")
+    if large:
+        streamed(report, device, model, batch, seconds)
+
+
+def streamed(report: Report, device: str, model: Model, batch: Batch, resident: float) -> None:
+    """The same sweep with its weights in CPU memory, brought by layer, under 20 GB."""
+    if report.left < 25:
+        report.add("streamed 8b", "skipped: no time left")
+        return
+    began = time.perf_counter()
+    network = model.network
+    where = placement_of(network, {"": "cpu"}, torch.device(device), lambda d: 0)
+    away = replace(model, network=windowed(network, torch.float32, where))
+    ready = time.perf_counter() - began
+
+    def call() -> Tensor:
+        return relevance(
+            away,
+            batch.clean,
+            "heads",
+            batch.readout,
+            ablation=batch.corrupted,
+            pairs=(),
+            memory="20GB",
+        ).values
+
+    held = peak(device, reset=True)
+    seconds = timed(call, 1, device)[0]
+    report.add(
+        "streamed 8b",
+        f"{seconds:.2f} s = {seconds / resident:.2f} × resident (bar 1.5), peak "
+        f"{peak(device):.1f} GiB with {held:.1f} GiB of the resident copy; placed in {ready:.1f} s",
+        seconds=seconds,
+        times=seconds / resident,
+    )
 
 
 def profile(call: Callable[[], object], to: Path) -> None:
@@ -291,8 +335,9 @@ def _searched(call: Callable[[], list[str]], device: str) -> tuple[float, list[s
 
 
 def discover_task(
-    report: Report, device: str, model: Model, task: str, count: int, bar: float
+    report: Report, device: str, small: Callable[[], Model], task: str, count: int, bar: float
 ) -> None:
+    model = small()
     how, phases = Specification(task, model.name, prompts=count), []
     began = time.perf_counter()
 
@@ -302,9 +347,12 @@ def discover_task(
     def call() -> list[str]:
         return list(discover(model, task, how, say=say).nodes)
 
+    first, circuit = _searched(call, device)
+    phases.clear()
+    began = time.perf_counter()
     fast, circuit = _searched(call, device)
-    text = f"{fast:.2f} s (bar {bar}) {len(circuit)} nodes [{' '.join(phases)}]"
-    if count == 24:
+    text = f"{fast:.2f} s (first {first:.2f}; bar {bar}) {len(circuit)} nodes [{' '.join(phases)}]"
+    if count == 24 and report.left > 20:
         with eagerly():
             slow, other = _searched(call, device)
         text += f"; eager {slow:.2f} s, same circuit: {sorted(circuit) == sorted(other)}"
@@ -343,36 +391,55 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--model", help="SmolLM2, for discover")
+    parser.add_argument("--seconds", type=float, default=110.0, help="parts past them are skipped")
     parser.add_argument("--tasks", nargs="+", default=["ioi", "greater-than", "induction"])
     parser.add_argument("--profile", help="folder for torch.profiler's tables")
     parser.add_argument("--skip", nargs="*", default=[], help="sweeps, search, discover, streamed")
     options = parser.parse_args()
-    report, device = Report(options.out), options.device
+    report, device = Report(options.out, options.seconds), options.device
     cuda = device.startswith("cuda")
     name = torch.cuda.get_device_name() if cuda else "CPU"
     report.add("device", f"{name}, torch {torch.__version__}")
     warnings.simplefilter("default")
     with silent():
-        shape = "smollm2" if cuda else "tiny"
-        if "search" not in options.skip:
-            model = make(shape, torch.float32, device)
-            guarded(report, "graphs", partial(circuits_agree, report, device, model))
-            for count in (24, 192):
-                call = partial(search_random, report, device, model, count, count == 24)
-                guarded(report, f"search {count}", call)
-            if options.profile:
-                to = Path(options.profile) / "search.txt"
-                guarded(report, "profile", partial(profile, some_steps(model), to))
-        if "discover" not in options.skip and options.model:
-            small = load(options.model, device=device)
-            for task in options.tasks:
-                for count, bar in ((24, 4.0), (192, 6.0)):
-                    call = partial(discover_task, report, device, small, task, count, bar)
-                    guarded(report, f"discover {task} {count}", call)
-        if "sweeps" not in options.skip:
-            for case in SWEEPS if cuda else TINY:
-                guarded(report, f"sweep {case[0]}", partial(sweep, report, device, case, options))
+        cases = {case[0]: case for case in (SWEEPS if cuda else TINY)}
+        parts: list[tuple[str, float, Callable[[], None]]] = []
+        for shape, seconds in (("smollm2", 15.0), ("tiny", 15.0)):
+            if shape in cases:
+                call = partial(sweep, report, device, cases.pop(shape), options)
+                parts.append(("sweeps", seconds, call))
+        if options.model:
+            small = partial(load, options.model, device=device)
+            tasks = [(task, n, bar) for task in options.tasks for n, bar in ((24, 4.0), (192, 6.0))]
+            for task, count, bar in tasks[:2]:
+                call = partial(discover_task, report, device, small, task, count, bar)
+                parts.append(("discover", 20.0, call))
+        for case in cases.values():
+            call = partial(sweep, report, device, case, options)
+            parts.append(("sweeps", 12.0 if case[0] == "1b" else 30.0, call))
+        if not options.model or options.seconds > 200:
+            parts.append(("search", 25.0, partial(search_parts, report, device, options)))
+        if options.model:
+            for task, count, bar in tasks[2:]:
+                call = partial(discover_task, report, device, small, task, count, bar)
+                parts.append(("discover", 20.0, call))
+        for kind, seconds, call in parts:
+            if kind in options.skip:
+                continue
+            if report.left < seconds:
+                report.add(f"{kind} {getattr(call, 'args', ())[2:4]}", "skipped: no time left")
+                continue
+            guarded(report, kind, call)
     report.add("done", "")
+
+
+def search_parts(report: Report, device: str, options: argparse.Namespace) -> None:
+    model = make("smollm2" if device.startswith("cuda") else "tiny", torch.float32, device)
+    circuits_agree(report, device, model)
+    for count in (24, 192):
+        search_random(report, device, model, count, count == 24)
+    if options.profile:
+        profile(some_steps(model), Path(options.profile) / "search.txt")
 
 
 if __name__ == "__main__":

@@ -183,6 +183,10 @@ def test_the_graph_that_was_not_used_for_longest_goes(monkeypatch) -> None:
     assert len(graphs._met[problem.model.network].graphs) == 2
 
 
+def test_few_graphs_serve_every_number() -> None:
+    assert [graphs.room(n) for n in range(1, 10)] == [1, 2, 3, 4, 6, 6, 8, 8, 12]
+
+
 def test_few_nodes_of_a_layer_join_those_of_an_earlier_one() -> None:
     by_stage = {5: [0, 1], 2: [2], 3: [3, 4, 5], 9: [6]}
     assert _joined(by_stage, 1) == [(2, [2]), (3, [3, 4, 5]), (5, [0, 1]), (9, [6])]

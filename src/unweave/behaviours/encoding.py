@@ -192,7 +192,7 @@ def _outputs(model: Model) -> int:
         raise UnweaveError(
             f"{model.name} has no output head: load the language model or classifier"
         )
-    return len(maps[-1].matrix)
+    return maps[-1].shape[0]
 
 
 def _ragged(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "batch n"]:

@@ -236,7 +236,8 @@ def _order(job: Job) -> _Order:
 
 def check_devices(network: Network, inputs: Inputs, ablation: Ablation) -> None:
     """Raises unless everything lies on one device."""
-    found = {tensor.device for tensor in tensors(network)}
+    own = {tensor.device for tensor in tensors(network)}
+    found = own if network.window is None else {network.device}
     found |= {inputs.mask.device, *(v.device for v in ablation.values.values())}
     if len(found) > 1:
         listed = ", ".join(sorted(map(str, found)))

@@ -8,7 +8,13 @@ from torch import Tensor
 
 from unweave.ablation import ZERO, Ablation, counterfactual
 from unweave.decomposition.engine import Job
-from unweave.decomposition.memory import footprint, memory_budget, plain_examples, point_bytes
+from unweave.decomposition.memory import (
+    footprint,
+    memory_budget,
+    plain_examples,
+    point_bytes,
+    stored_bytes,
+)
 from unweave.decomposition.precision import Precision, uses_tf32
 from unweave.decomposition.ruleset import RuleSet
 from unweave.decomposition.sources import Source
@@ -61,6 +67,14 @@ class Setting:
         """
         read = 0 if last != LOGITS else None if reads is None else reads.shape[1]
         budget = memory_budget(self.memory, self.network.device)
+        if self.memory is not None and self.network.window is not None:
+            # Where weights can be elsewhere, the promise is for them and the work together.
+            budget -= stored_bytes(self.network)
+            if budget <= 0:
+                raise UnweaveError(
+                    f"memory {self.memory} is less than the weights that are stored on "
+                    f"{self.network.device} take: place more of them elsewhere with device_map"
+                )
         job = Job(
             network=self.network,
             inputs=self.inputs,

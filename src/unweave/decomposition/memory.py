@@ -5,8 +5,6 @@ beyond the model: results, the ablation it computes, totals, relevant parts and 
 """
 
 import math
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +14,8 @@ from torch import Tensor
 from unweave.ablation import side_of
 from unweave.errors import UnweaveError
 from unweave.model.program import Inputs
-from unweave.model.weights import Linear, Network, Stack
+from unweave.model.sizes import free_memory, memory_size
+from unweave.model.weights import Linear, Network, Stack, tensors
 from unweave.sites import HEAD_KINDS, Point, Site
 
 # Enough rows to keep the matrix products busy, few enough that a CPU's elementwise work stays
@@ -35,8 +34,6 @@ _CACHE = 1 << 18
 _PLAIN_EXAMPLES = 32
 # What the allocator and the interpreter take beyond the tensors of a small job.
 _OVERHEAD = 4 << 20
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_FALLBACK = 4 * 10**9
 
 
 @dataclass(frozen=True)
@@ -105,29 +102,13 @@ def memory_budget(memory: str | int | None, device: torch.device) -> int:
     Raises:
         UnweaveError: For text that is not a size, or a size that is not positive.
     """
-    if memory is None:
-        return free_memory(device) // 2
-    match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([KMGT]?)i?B?\s*", str(memory), re.IGNORECASE)
-    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
-    if size <= 0:
-        raise UnweaveError(f"memory {memory!r} is not a size: expected e.g. '4GB' or '500MB'")
-    return size
+    return free_memory(device) // 2 if memory is None else memory_size(memory)
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free on a device."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    if "SC_AVPHYS_PAGES" in os.sysconf_names:
-        pages = os.sysconf("SC_AVPHYS_PAGES")
-        if os.path.exists("/proc/meminfo"):
-            # Linux counts the page cache as used; what is available includes it.
-            with open("/proc/meminfo") as file:
-                fields = dict(line.split(":", 1) for line in file)
-            if "MemAvailable" in fields:
-                return int(fields["MemAvailable"].split()[0]) * 1024
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    return _FALLBACK
+def stored_bytes(network: Network) -> int:
+    """What a network's weights take on the device that computes."""
+    here = {id(x): x for x in tensors(network) if x.device == network.device}
+    return sum(x.numel() * x.element_size() for x in here.values())
 
 
 def footprint(network: Network, inputs: Inputs, fixed: int, read: int | None) -> Footprint:
@@ -146,7 +127,7 @@ def footprint(network: Network, inputs: Inputs, fixed: int, read: int | None) ->
     tape = positions * (14 * width + 4 * hidden + 3 * heads * positions) * size
     head = seen * 3 * outputs * size
     return Footprint(
-        fixed=fixed + _OVERHEAD,
+        fixed=fixed + _OVERHEAD + (0 if network.window is None else network.window.bytes),
         example=max(tape, head),
         carried=sum(sides) * width * size,
         # Attention's temporaries are gone when the MLP's begin.
@@ -294,12 +275,12 @@ def shared_starts(
 def _widths(network: Network) -> tuple[int, int, int]:
     stacks: list[Stack] = [network.body, *([network.encoder] if network.encoder else [])]
     blocks = [block for stack in stacks for block in stack.blocks]
-    width = max(n for block in blocks for n in block.attention.out.matrix.shape)
-    hidden = max((len(b.mlp.inp.matrix) for b in blocks if b.mlp is not None), default=width)
+    width = max(n for block in blocks for n in block.attention.out.shape)
+    hidden = max((b.mlp.inp.shape[0] for b in blocks if b.mlp is not None), default=width)
     heads = max(block.attention.heads for block in blocks)
     return width, hidden, heads
 
 
 def _outputs(network: Network) -> int:
     linears = [step for step in network.head.steps if isinstance(step, Linear)]
-    return max((len(step.matrix) for step in linears), default=_widths(network)[0])
+    return max((step.shape[0] for step in linears), default=_widths(network)[0])

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Literal
 
 import torch
 
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
+from unweave.model.window import windowed
 
 Precision = Literal["float32", "tf32", "float64"]
 
@@ -18,11 +20,15 @@ _WIDE = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float
 
 
 def widened(model: Model, precision: Precision | None) -> Model:
-    """The model in the dtype of its totals: half-precision weights become float32."""
+    """The model in the dtype of its totals; half-precision weights are widened layer by layer."""
     dtype = model.network.dtype
     wanted = torch.float32 if dtype in _HALF else dtype
     wanted = wanted if precision is None else _WIDE[precision]
-    return model if wanted == dtype else model.to(wanted)
+    if wanted == dtype:
+        return model
+    if dtype in _HALF or model.network.window is not None:
+        return replace(model, network=windowed(model.network, wanted))
+    return model.to(wanted)
 
 
 def uses_tf32(model: Model, precision: Precision | None) -> bool:

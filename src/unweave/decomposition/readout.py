@@ -109,7 +109,7 @@ def _outputs(model: Model) -> int:
     linears = [s for s in model.network.head.steps if isinstance(s, Linear)]
     if not linears:
         raise UnweaveError(f"{model.name} has no output head to read a metric from")
-    return len(linears[-1].matrix)
+    return linears[-1].shape[0]
 
 
 def columns_of(head: Head, columns: Int[Tensor, " n"]) -> Head:
@@ -120,10 +120,10 @@ def columns_of(head: Head, columns: Int[Tensor, " n"]) -> Head:
     steps, last = list(head.steps), places[-1]
     step = steps[last]
     assert isinstance(step, Linear)
-    outside = columns[(columns < 0) | (columns >= len(step.matrix))]
+    outside = columns[(columns < 0) | (columns >= step.shape[0])]
     if len(outside):
         raise UnweaveError(
-            f"logit column {int(outside[0])} does not exist: expected 0–{len(step.matrix) - 1}"
+            f"logit column {int(outside[0])} does not exist: expected 0–{step.shape[0] - 1}"
         )
     steps[last] = step.rows(columns.to(step.weight.device))
     return replace(head, steps=tuple(steps))

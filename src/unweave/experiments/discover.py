@@ -221,7 +221,7 @@ def _shape(model: Model) -> dict[str, Any]:
     return {
         "layers": len(blocks),
         "heads": first.attention.heads,
-        "d_model": first.attention.out.matrix.shape[0],
+        "d_model": first.attention.out.shape[0],
         "parallel": first.parallel,
     }
 

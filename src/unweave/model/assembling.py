@@ -5,17 +5,20 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from unweave.errors import UnweaveError, UnweaveWarning
 from unweave.model.checkpoint import Checkpoint, architecture, read_network
 from unweave.model.model import Model
-from unweave.model.weights import Attention, Network
+from unweave.model.sizes import free_memory, memory_size
+from unweave.model.weights import Attention, Network, tensors
+from unweave.model.window import placement_of, windowed
 
 # Parameters of mallopt, from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_HALF = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +42,12 @@ class LoadedParts:
 class LoadOptions:
     """What the caller of `load` asked for; None leaves it to the model."""
 
-    dtype: torch.dtype | None = None
+    dtype: torch.dtype | Literal["auto"] | None = None
     device: torch.device | str | None = None
     tokenizer: Any | None = None
     bos: bool | None = None
+    device_map: str | Mapping[str, Any] | None = None
+    memory: str | int | None = None
 
 
 def assemble(name: str, source: LoadedParts, options: LoadOptions) -> Model:
@@ -54,11 +59,7 @@ def assemble(name: str, source: LoadedParts, options: LoadOptions) -> Model:
 def finish(name: str, network: Network, source: LoadedParts, options: LoadOptions) -> Model:
     """A network with dtype, device, tokenizer and BOS as wished."""
     _keep_freed_memory()
-    dtype = options.dtype or _measured(name, network)
-    if dtype != network.dtype:
-        network = network.to(dtype)
-    # Rotary tables come from the config, not from the weights' device.
-    network = _on_device(network, network.device if options.device is None else options.device)
+    network = _stored(name, network, options)
     if options.tokenizer is None:
         tokenizer, adds_bos = source.tokenizer(), source.adds_bos
     else:
@@ -68,18 +69,44 @@ def finish(name: str, network: Network, source: LoadedParts, options: LoadOption
     return replace(model, prepend_bos=_prepends_bos(model, adds_bos, options.bos))
 
 
-def _measured(name: str, network: Network) -> torch.dtype:
-    """The dtype of the runs: its own, but float32 for 16 bits, whose rounding moves the metric."""
-    if network.dtype not in (torch.bfloat16, torch.float16):
-        return network.dtype
-    kind = str(network.dtype).removeprefix("torch.")
-    warnings.warn(
-        f"{name} is in {kind} and is measured in float32, with a copy of its weights: "
-        f"load(…, dtype=torch.{kind}) keeps it as it is",
-        UnweaveWarning,
-        stacklevel=4,
-    )
-    return torch.float32
+def _stored(name: str, network: Network, options: LoadOptions) -> Network:
+    """The network in the dtype and on the devices that were asked for.
+
+    16-bit weights that are not asked for as such stay as they are, and every layer is widened to
+    float32 when it is used: rounding to 16 bits moves the metric.
+    """
+    half = network.dtype in _HALF and options.dtype in (None, "auto")
+    if isinstance(options.dtype, torch.dtype) and options.dtype != network.dtype:
+        network = network.to(options.dtype)
+    if half and options.dtype is None:
+        kind = str(network.dtype).removeprefix("torch.")
+        warnings.warn(
+            f"{name} is in {kind} and is measured in float32, widened layer by layer: "
+            f"load(…, dtype=torch.{kind}) measures in {kind}, dtype='auto' says that this is meant",
+            UnweaveWarning,
+            stacklevel=4,
+        )
+    wide = torch.float32 if half else None
+    several = list(dict.fromkeys(tensor.device for tensor in tensors(network)))
+    if options.device_map is not None:
+        where = placement_of(network, options.device_map, options.device, _room(options.memory))
+        return windowed(network, wide, where)
+    if len(several) > 1 and options.device is None:
+        # A model object that was placed by transformers (hf_device_map) stays where it is.
+        first = next((d for d in several if d.type != "cpu"), torch.device("cpu"))
+        return windowed(network, wide, device=first)
+    # Rotary tables come from the config, not from the weights' device.
+    network = _on_device(network, network.device if options.device is None else options.device)
+    return windowed(network, wide) if half else network
+
+
+def _room(memory: str | int | None) -> Callable[[torch.device], int]:
+    """Bytes that weights may take on a device: half of what is free or given, the rest is work."""
+
+    def room(device: torch.device) -> int:
+        return (free_memory(device) if memory is None else memory_size(memory)) // 2
+
+    return room
 
 
 def _context(network: Network, config: Mapping[str, Any]) -> int | None:

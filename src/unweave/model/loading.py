@@ -8,7 +8,7 @@ used where they lie, in a memory map or in the given object; nothing but tensors
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -57,10 +57,12 @@ class ReferenceModel:
 def load(
     x: Any = DEFAULT,
     *,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | Literal["auto"] | None = None,
     device: torch.device | str | None = None,
     tokenizer: Any | None = None,
     bos: bool | None = None,
+    device_map: str | Mapping[str, Any] | None = None,
+    memory: str | int | None = None,
 ) -> Model:
     """Loads a model.
 
@@ -72,9 +74,15 @@ def load(
             shared.
         dtype: float32 by default. A model object keeps its own, but a 16-bit one is measured in
             float32 unless its dtype is given: rounding to 16 bits moves faithfulness by a percent.
+            "auto" keeps 16-bit weights as they are stored and widens each layer when it is used.
         device: The CPU by default; a model object stays where it is.
         tokenizer: A transformers tokenizer, or the name or folder of one, instead of the model's.
         bos: Whether text gets a BOS token in front; by default what the model was trained with.
+        device_map: Where weights are stored, for models that do not fit one device: "auto" fills
+            the GPUs and leaves the rest in CPU memory, or {"": "cuda:0", "blocks.7": "cpu", …}
+            with "embed", "blocks.0", …, "head". `device` computes; weights come to it by layer.
+        memory: With device_map="auto", what weights and work may take on each GPU ("16GB"): half
+            of it holds weights. Give the same to the call that works.
 
     Raises:
         UnweaveError: When it cannot be loaded, with the reason and what to do.
@@ -82,11 +90,13 @@ def load(
     given = None if tokenizer is None else _tokenizer(tokenizer)
     if not isinstance(x, str | Path):
         source = _from_object(x)
-        return assemble(_name(x), source, LoadOptions(dtype, device, given, bos))
-    options = LoadOptions(dtype or torch.float32, device or "cpu", given, bos)
+        options = LoadOptions(dtype, device, given, bos, device_map, memory)
+        return assemble(_name(x), source, options)
+    where = device if device_map is not None else device or "cpu"
+    options = LoadOptions(dtype or torch.float32, where, given, bos, device_map, memory)
     if x in synthetic_models:
         return _from_code(str(x), options)
-    source = _source(sources.find(x))
+    source = _source(sources.find(x), "auto" if dtype == "auto" else torch.float32)
     model, known = assemble(str(x), source, options), sources.BUNDLED.get(str(x))
     return with_classes(model, known.examples) if known and known.examples else model
 
@@ -177,14 +187,14 @@ def _network(source: LoadedParts) -> Network:
     return read_network(source.model_type, source.checkpoint)
 
 
-def _source(path: Path) -> LoadedParts:
-    """What a file or folder on this machine holds."""
+def _source(path: Path, dtype: torch.dtype | Literal["auto"] = torch.float32) -> LoadedParts:
+    """What a file or folder on this machine holds; "auto" keeps a folder's dtype."""
     if path.suffix == ".gguf":
         return _from_gguf(path)
     if path.suffix == ".onnx":
         return _from_onnx(path)
     config = read_config(path)
-    return _from_lens(path, config) if is_lens(config) else _from_folder(path, config)
+    return _from_lens(path, config) if is_lens(config) else _from_folder(path, config, dtype)
 
 
 def _checked_object(x: Any) -> Any:
@@ -206,8 +216,8 @@ def _from_object(x: Any) -> LoadedParts:
     }
     if any(tensor.is_meta for tensor in tensors.values()):
         raise UnweaveError(
-            f"{type(model).__name__} has weights that are not in memory (meta device): "
-            "load it without device_map or offloading"
+            f"{type(model).__name__} has weights that are not in memory (meta device): load it "
+            "without offloading, and give load(…, device_map='auto') instead"
         )
     config = model.config
     checkpoint = Checkpoint(config.to_dict(), defaults(config), tensors, type(model).__name__)
@@ -228,8 +238,10 @@ def _tokenizer_at_hand(name: str | None) -> Any | None:
     return None if folder is None else folder_tokenizer(folder)
 
 
-def _from_folder(folder: Path, config: Mapping[str, Any]) -> LoadedParts:
-    source = _from_object(folder_model(folder, config))
+def _from_folder(
+    folder: Path, config: Mapping[str, Any], dtype: torch.dtype | Literal["auto"]
+) -> LoadedParts:
+    source = _from_object(folder_model(folder, config, dtype))
     return LoadedParts(source.model_type, source.checkpoint, lambda: folder_tokenizer(folder))
 
 

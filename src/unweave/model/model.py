@@ -12,6 +12,7 @@ from unweave.errors import UnweaveError
 from unweave.model.program import Inputs, logits
 from unweave.model.tokenizing import encoded
 from unweave.model.weights import Block, Network
+from unweave.model.window import unwindowed, windowed
 from unweave.sites import HEAD_KINDS, Point, Site, head_point
 
 Family = Literal["decoder", "encoder", "encoder-decoder", "image"]
@@ -138,7 +139,11 @@ class Model:
     def to(self, target: torch.dtype | torch.device | str) -> "Model":
         """The model in another dtype or on another device."""
         where = torch.device(target) if isinstance(target, str) else target
-        return replace(self, network=self.network.to(where))
+        network, window = unwindowed(self.network), self.network.window
+        moved = network.to(where)
+        if window is not None and isinstance(where, torch.device):
+            moved = windowed(moved, window.dtype)
+        return replace(self, network=moved)
 
     def heads(self) -> list[Site]:
         """Every attention head, layer by layer, the encoder's first."""
@@ -194,7 +199,7 @@ class Model:
         block = stack.blocks[point.layer]
         if point.kind == "neuron":
             assert block.mlp is not None
-            return len(block.mlp.inp.matrix)
+            return block.mlp.inp.shape[0]
         attention = block.cross if point.kind[0] == "c" else block.attention
         assert attention is not None
         return attention.kv_heads if point.kind[-1] in "kv" else attention.heads

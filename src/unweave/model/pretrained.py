@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,11 +31,16 @@ _ATTENTION = (None, "eager", "sdpa")
 _LONGEST_REASON = 300
 
 
-def folder_model(folder: Path, config: Mapping[str, Any]) -> Any:
-    """transformers' model from a folder, float32, with every weight found and every one used.
+def folder_model(
+    folder: Path,
+    config: Mapping[str, Any],
+    dtype: torch.dtype | Literal["auto"] = torch.float32,
+) -> Any:
+    """transformers' model from a folder, with every weight found and every one used.
 
     Args:
         config: The folder's config.json.
+        dtype: "auto" keeps what the folder has.
     """
     where = folder / "config.json"
     model_type = check_family(config, where)
@@ -50,7 +55,7 @@ def folder_model(folder: Path, config: Mapping[str, Any]) -> Any:
     check_heads(whole, where)
     check_sizes(whole, shapes, where)  # the defaults of what config.json leaves out, too
     model_class = named_class(where, typed.architectures, type(typed))
-    model, info = _loaded(folder, model_class, typed, state)
+    model, info = _loaded(folder, model_class, typed, state, dtype)
     encoder = _encoder_class(model_class, typed, info["missing_keys"])
     if encoder is not None:
         warnings.warn(
@@ -60,7 +65,7 @@ def folder_model(folder: Path, config: Mapping[str, Any]) -> Any:
             stacklevel=2,
         )
         model_class = encoder
-        model, info = _loaded(folder, encoder, typed, state)
+        model, info = _loaded(folder, encoder, typed, state, dtype)
     _check_loaded(folder, model_class, info)
     return model.eval()
 
@@ -107,12 +112,16 @@ def named_class(where: Path, names: Sequence[str], family: Any) -> Any:
 
 
 def _loaded(
-    folder: Path, model_class: Any, typed: Any, state: Mapping[str, Tensor] | None
+    folder: Path,
+    model_class: Any,
+    typed: Any,
+    state: Mapping[str, Tensor] | None,
+    dtype: torch.dtype | Literal["auto"],
 ) -> tuple[Any, dict[str, Any]]:
     """The model and what transformers says about each weight."""
     options: dict[str, Any] = {
         "config": typed,
-        "dtype": torch.float32,
+        "dtype": dtype,
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # reported, so that the error can name them
     }

@@ -233,7 +233,7 @@ def _project(
 ) -> V:
     y = ops.linear(x, w, place)
     per_head = (
-        norm is not None and norm.weight is not None and len(norm.weight) * heads == len(w.matrix)
+        norm is not None and norm.weight is not None and len(norm.weight) * heads == w.shape[0]
     )
     if norm is not None and not per_head:
         y = ops.norm(y, norm, f"{place}.norm")
@@ -282,7 +282,7 @@ def embed(w: Embedding, inputs: Inputs) -> Float[Tensor, "batch position d_model
     else:
         assert w.tokens is not None
         assert inputs.tokens is not None
-        x = w.tokens[inputs.tokens]
+        x = w.tokens[inputs.tokens.to(w.tokens.device)].to(inputs.mask.device, w.dtype)
         x = x if w.scale == 1.0 else x * torch.tensor(w.scale, dtype=x.dtype)
         if w.token_projection is not None:
             x = functional.linear(x, w.token_projection.matrix, w.token_projection.offset)
@@ -298,4 +298,4 @@ def embed(w: Embedding, inputs: Inputs) -> Float[Tensor, "batch position d_model
 
 
 def _dtype(stack: Stack) -> torch.dtype:
-    return stack.blocks[0].branches[0].body.out.weight.dtype
+    return stack.blocks[0].branches[0].body.out.dtype

@@ -8,7 +8,7 @@ Records compare and hash by identity (`eq=False`), since tensors have no cheap e
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float32
@@ -19,6 +19,23 @@ ActivationName = Literal[
 ]
 
 
+@runtime_checkable
+class WeightWindow(Protocol):
+    """What gives matrices that are stored in another dtype or on another device (`window.py`)."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes(self) -> int:
+        """What it holds at most."""
+        ...
+
+    def get(self, stored: Tensor) -> Tensor:
+        """A matrix as the network computes with it."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Linear:
     """`x Wᵀ + b`. The output axes may be several (head, d_head) where the checkpoint interleaves
@@ -26,19 +43,32 @@ class Linear:
 
     weight: Float[Tensor, "*out d_in"]
     bias: Float[Tensor, "*out"] | None = None
+    window: WeightWindow | None = None
 
     @property
     def matrix(self) -> Float[Tensor, "d_out d_in"]:
-        return self.weight.flatten(0, -2)
+        stored = self.weight if self.window is None else self.window.get(self.weight)
+        return stored.flatten(0, -2)
 
     @property
     def offset(self) -> Float[Tensor, " d_out"] | None:
         return None if self.bias is None else self.bias.flatten()
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs, known without the numbers."""
+        return self.weight.shape[:-1].numel(), self.weight.shape[-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype if self.window is None else self.window.dtype
+
     def rows(self, index: Tensor) -> "Linear":
         """Keeps only some outputs: the logit columns that a metric reads."""
-        offset = self.offset
-        return Linear(self.matrix[index], None if offset is None else offset[index])
+        offset, own = self.offset, self.weight.flatten(0, -2)[index.to(self.weight.device)]
+        if self.window is not None:
+            own = own.to(self.window.device, self.window.dtype)
+        return Linear(own, None if offset is None else offset[index.to(offset.device)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +213,9 @@ class Embedding:
     """`projection(norm(token_projection(tokens·scale) + positions + types))`.
 
     Learned positions are looked up at `position + position_offset`.
+
+    Args:
+        dtype: In which rows of the token table are used; None for the table's own.
     """
 
     tokens: Float[Tensor, "vocab d_token"] | None = None
@@ -194,6 +227,7 @@ class Embedding:
     norm: Norm | None = None
     projection: Linear | None = None
     patches: Patches | None = None
+    dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,19 +256,21 @@ class Head:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A whole transformer. `encoder` is set for encoder-decoders, whose `body` is the decoder."""
+    """A whole transformer. `encoder` is set for encoder-decoders, whose `body` is the decoder;
+    `window` where weights are stored in another dtype or elsewhere than it computes."""
 
     body: Stack
     head: Head = field(default_factory=Head)
     encoder: Stack | None = None
+    window: WeightWindow | None = None
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(tensors(self)).dtype
+        return next(tensors(self)).dtype if self.window is None else self.window.dtype
 
     @property
     def device(self) -> torch.device:
-        return next(tensors(self)).device
+        return next(tensors(self)).device if self.window is None else self.window.device
 
     def to(self, target: torch.dtype | torch.device) -> "Network":
         """A converted network; rotary frequencies and relative tables keep their meaning."""

@@ -13,7 +13,7 @@ from unweave.cost import weighted
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import Inputs, run
-from unweave.patching.graphs import captures, replayed
+from unweave.patching.graphs import captures, replayed, room
 from unweave.progress import progress
 from unweave.sites import Point, Site
 
@@ -139,8 +139,7 @@ def _metric(
     ablation: Ablation,
 ) -> Float[Tensor, "circuit batch"]:
     tokens, network = batch.clean.mask.numel(), model.network
-    # A graph has room for 1, 2, 4, … circuits, so that few of them serve every number.
-    count = 1 << (len(circuits) - 1).bit_length()
+    count = room(len(circuits))
     if not captures(network, count * tokens):
         keep = keep_masks(circuits, points, model, batch)
         given = (batch.clean, batch.readout, keep, ablation)

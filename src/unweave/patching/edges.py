@@ -149,7 +149,7 @@ def run_edges(
     """
     graph, network = graph_of(model, post_norms=False), model.network
     removed = removed.to(network.device)
-    width = network.body.blocks[0].attention.q.matrix.shape[1]
+    width = network.body.blocks[0].attention.q.shape[1]
     one = len(graph.sources) * batch.clean.mask.shape[1] * width * network.dtype.itemsize
     limit = max(1, _BYTES // (2 * one))
     some = min(len(batch), limit)

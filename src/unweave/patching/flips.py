@@ -19,11 +19,11 @@ from unweave.patching.circuits import (
     rows_at_once,
     run_circuits,
 )
-from unweave.patching.graphs import captures
+from unweave.patching.graphs import captures, room
 from unweave.progress import progress
 from unweave.sites import Point, Site
 
-_GPU_TOKENS = 1 << 13  # fewer do not fill a GPU
+_GPU_TOKENS = 1 << 11  # fewer do not fill a GPU
 
 
 def run_flips(
@@ -40,7 +40,7 @@ def run_flips(
     as it is, so each run begins there, from the circuit's own residual stream. Where launches take
     longer than kernels, whole runs of all of them at once are faster.
     """
-    if captures(model.network, len(nodes) * batch.clean.mask.numel()):
+    if captures(model.network, room(len(nodes)) * batch.clean.mask.numel()):
         own = frozenset(circuit)
         return run_circuits(model, batch, [own ^ {node} for node in nodes], points, ablation)
     limit = rows_at_once(model, batch)

@@ -6,6 +6,7 @@ second time that they are met; every input is copied into memory of the graph's 
 prompt or ablation of the same shape is a replay. The eager run is the same function.
 """
 
+import contextlib
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -86,8 +87,16 @@ def captures(network: Network, tokens: int) -> bool:
     how = _wanted.get()
     if how is False or (how is True and network.device.type != "cuda"):
         return False
-    width = network.body.blocks[0].attention.out.matrix.shape[0]
+    if network.window is not None:
+        return False  # what it holds changes between two runs
+    width = network.body.blocks[0].attention.out.shape[0]
     return tokens * max(1.0, (width / _WIDTH) ** 2) <= _TOKENS
+
+
+def room(count: int) -> int:
+    """For how many rows a graph is made that serves `count`: 1, 2, 3, 4, 6, 8, 12, 16, …"""
+    size = 1 << max(0, (count - 1).bit_length())
+    return 3 * size // 4 if size >= 4 and count <= 3 * size // 4 else size
 
 
 def replayed(
@@ -200,10 +209,25 @@ def capture_cuda(run: Run, inputs: Sequence[Tensor]) -> Replay:
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             result = run(inputs)
-        finally:
             graph.capture_end()
+        except RuntimeError:
+            _abandon(graph, device)
+            raise
     present.wait_stream(stream)
     return _CudaReplay(graph, result)
+
+
+def _abandon(graph: torch.cuda.CUDAGraph, device: torch.device) -> None:
+    """Ends a capture that failed: torch leaves its generator and its allocator within it."""
+    for end in (
+        graph.capture_end,
+        lambda: torch._C._cuda_endAllocateToPool(device.index or 0, _stream(device)[1]),
+    ):
+        with contextlib.suppress(RuntimeError):  # ended already, as far as it could be
+            end()
+    generator = torch.cuda.default_generators[device.index or 0]
+    generator.graphsafe_set_state(generator.clone_state())
+    del _streams[device]  # the next one has a stream and memory of its own
 
 
 def _shape(x: Any, found: list[Tensor]) -> Hashable:

@@ -142,7 +142,7 @@ class EdgeGradients:
         block = self.model.network.body.blocks[layer]
         branch, w = next(b for b in block.branches if b.body is block.attention), block.attention
         first = self.scaled[layer, "q"]
-        pulled = first.new_empty(3 * w.heads, first.shape[1], w.q.matrix.shape[1])
+        pulled = first.new_empty(3 * w.heads, first.shape[1], w.q.shape[1])
         for i, (name, linear) in enumerate((("q", w.q), ("k", w.k), ("v", w.v))):
             weight = _per_head(_folded(linear.matrix, branch.pre), w)
             torch.bmm(self.scaled[layer, name], weight, out=pulled[i * w.heads : (i + 1) * w.heads])
@@ -276,7 +276,7 @@ def matrix_of(
 def edge_parts(problem: Problem, graph: Graph) -> list[slice]:
     """Prompts, as many at a time as memory allows."""
     network, count = problem.model.network, len(problem.batch)
-    width = network.body.blocks[0].attention.q.matrix.shape[1]
+    width = network.body.blocks[0].attention.q.shape[1]
     one = len(graph.sources) * problem.batch.clean.mask.shape[1] * width * network.dtype.itemsize
     rows = max(1, min(ROWS if network.device.type == "cpu" else 8 * ROWS, _BYTES // one))
     return [slice(i, min(i + rows, count)) for i in range(0, count, rows)]

@@ -129,7 +129,7 @@ def relative_bound(network: Network) -> float:
     if network.dtype != torch.float32:
         raise UnweaveError(f"no tolerance is known for {network.dtype}: pass tolerance=…")
     blocks = network.body.blocks + (network.encoder.blocks if network.encoder else ())
-    width = blocks[0].attention.q.matrix.shape[1]
+    width = blocks[0].attention.q.shape[1]
     return _STEPS * torch.finfo(network.dtype).eps * math.sqrt(width * (len(blocks) + 2))
 
 
