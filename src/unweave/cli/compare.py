@@ -163,8 +163,8 @@ def _own_model(tasks: Sequence[str]) -> str:
 
 
 _COLUMNS = (
-    ("CMD", "cmd", ".3f"),
-    ("CPR", "cpr", ".3f"),
+    ("gap", "curve_gap", ".3f"),
+    ("area", "curve_area", ".3f"),
     ("k95", "k95", ".0f"),
     ("AUC", "auc", ".2f"),
     ("nodes", "size", ".0f"),
@@ -209,9 +209,10 @@ def tables(record: Mapping[str, Any]) -> list[Any]:
 
 def _caption(record: Mapping[str, Any]) -> str:
     return (
-        "CMD, CPR, k95: the ranking on held-out prompts; eliminate orders the nodes outside "
-        "its circuit by measured faithfulness unless -o order=left; nodes, f, |1−f|: the circuit "
-        "that the method returns; score, fwd: cost in forward passes of the score, and of score "
+        "gap, area (of the curve), k95: the ranking on held-out prompts; eliminate orders the "
+        "nodes outside its circuit by measured faithfulness unless -o order=left; nodes, f, "
+        "|1−f|: the circuit that the method returns; score, fwd: cost in forward passes of the "
+        "score, and of score "
         f"and search; means of {len(record['seeds'])} seed(s)"
     )
 
