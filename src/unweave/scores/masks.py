@@ -23,7 +23,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.circuits import EdgeScores, Scores
-from unweave.errors import UnweaveError
 from unweave.graph import graph_of
 from unweave.options import Option, Options
 from unweave.patching.circuits import run_circuits
@@ -89,14 +88,13 @@ def _learn(
 
     Args:
         real: Which entries are gates; None for all.
+
+    Raises:
+        UnweaveError: When ablating everything does not move the metric.
     """
     network = problem.model.network
-    scale = float(torch.cat([r.full - r.empty for r in references]).mean())
-    if not math.isfinite(scale) or scale == 0.0:
-        raise UnweaveError(
-            "ablating everything leaves the metric as it is: there is nothing to learn a mask "
-            "from; choose another ablation, task or model"
-        )
+    ends = (torch.cat([getattr(r, end) for r in references]) for end in ("full", "empty"))
+    scale = Reference(*ends).scale
     logits = torch.full(shape, _START, dtype=network.dtype, device=network.device)
     logits.requires_grad_()
     adam = torch.optim.Adam([logits], lr=options["rate"])
