@@ -64,7 +64,8 @@ def kill_at(operation: int) -> None:
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal count
-        writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        flags = args[2] if event == "open" and isinstance(args[2], int) else 0
+        writes = flags & (os.O_WRONLY | os.O_RDWR)
         if writes or event in ("os.rename", "os.remove", "os.mkdir", "os.truncate"):
             count += 1
             if count == operation:
