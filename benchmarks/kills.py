@@ -166,6 +166,7 @@ def main() -> None:
                 shutil.copytree(folder, home / f"wrong-{wrong}-{name}")
                 print(f"{name}: another result, kept in {home / f'wrong-{wrong}-{name}'}")
             shutil.rmtree(folder)
+        print(f"{kills.total()} kills in {runs.total()} runs so far, {wrong} differ", flush=True)
     if not wrong:
         shutil.rmtree(home)
     for name in jobs:

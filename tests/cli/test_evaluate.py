@@ -49,6 +49,10 @@ def test_it_writes_its_record_and_a_table(run: Path, capsys: pytest.CaptureFixtu
     assert record["prompts"] == 12
     assert record["roc"]["published"]["auc"] == 1.0
     assert record["parts"] == list(PHASES)
+    # Ten random circuits of ten sizes and the circuit itself; 12 prompts there as here.
+    assert record["forwards"]["random_circuits"] == 101
+    assert record["forwards"]["completeness"] == 20
+    assert record["forwards"].keys() == {*PHASES, "set-up"}
     assert (run / "report.html").exists()
 
 

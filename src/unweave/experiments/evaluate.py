@@ -207,8 +207,9 @@ def evaluate_run(
             say(f"already there: {', '.join(done)}")
         if missing:
             one = forward_tokens(experiment.model, experiment.discovery_batch)
-            subject = _subject(run, experiment, n, draws)
-            costs = dict(record.get("forwards") or {})
+            with metered() as meter:
+                subject = _subject(run, experiment, n, draws)
+            costs = {**(record.get("forwards") or {}), "set-up": round(meter.tokens / one, 2)}
             for name, found, tokens in _run_phases(subject, missing, say):
                 done.append(name)
                 costs[name] = round(tokens / one, 2)  # in the unit of run.json's
@@ -261,8 +262,11 @@ def _subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Sub
     main = experiment.problem("evaluate", n or how.held_out)
     known = {str(node): node for node in main.nodes}
     problems = {name: experiment.under(main, name) for name in (how.ablation, *ABLATIONS)}
+    found = {name: problem for name, problem in problems.items() if problem is not None}
+    for problem in found.values():
+        _ = problem.reference  # now: it belongs to no phase, so that a phase always costs the same
     return Subject(
-        {name: problem for name, problem in problems.items() if problem is not None},
+        found,
         tuple(known[name] for name in run.circuit.nodes),
         run.scores,
         experiment.known(),
