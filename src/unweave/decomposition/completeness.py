@@ -99,7 +99,7 @@ class CheckedRun(Plain):
             size = torch.linalg.vector_norm(out, math.inf).clamp(min=1e-30)
             self.later.append(torch.linalg.vector_norm(rel[0] - out, math.inf) / size)
             return
-        found = _apart(rel, out, f, inputs)
+        found = _gap(rel, out, f, inputs)
         if not math.isfinite(found) or found > _TOLERANCE[out.dtype]:
             assert self.rules is not None
             raise UnweaveError(
@@ -111,7 +111,7 @@ class CheckedRun(Plain):
         self.worst = max(self.worst, found)
 
 
-def _apart(rel: Tensor, out: Tensor, f: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> float:
+def _gap(rel: Tensor, out: Tensor, f: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> float:
     """How far β′ is, entry by entry, from the nearest of what a rule may return where β = T.
 
     Entry by entry, since the bias of an output without weights (a padding token's) has no input

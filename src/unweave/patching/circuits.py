@@ -76,7 +76,7 @@ def keep_masks(
     for row, circuit in enumerate(circuits):
         for site in circuit:
             # Everywhere is everywhere in an encoder too; a name is looked up in its own stack.
-            key = None if site.position is None else (site.position, site.point.stack)
+            key = None if site.position is None else (site.position, *_side(site.point))
             places = kept.setdefault((key,), (site, []))[1]
             places.append(row * total + first[site.point] + (site.unit or 0))
     device = batch.clean.mask.device
@@ -89,7 +89,7 @@ def keep_masks(
         anywhere = site is None or site.position is None
         where = None if anywhere else position_mask(site, batch.clean, batch.positions)
         for point, start in first.items():
-            if not anywhere and point.stack != site.point.stack:
+            if not anywhere and _side(point) != _side(site.point):
                 continue
             here = flat[..., start : start + model.units(point)]
             here = here if where is None else here & where[..., None]
@@ -98,6 +98,11 @@ def keep_masks(
         shape = (len(circuits), 1, 1, model.units(point))
         masks[point] = torch.zeros(shape, dtype=torch.bool, device=device)
     return {point: masks[point] for point in first}
+
+
+def _side(point: Point) -> tuple[str, bool]:
+    """Whose positions an activation has: its stack's, or in a decoder the encoder's."""
+    return point.stack, point.kind in ("ck", "cv")
 
 
 def run_circuits(
