@@ -70,13 +70,9 @@ def test_another_dtype_or_device_leaves_the_window() -> None:
     assert model.to("cpu").network.dtype == torch.float32
     clean = problem.batch.clean
     assert_close(model.to(torch.float64).logits(clean).float(), model.logits(clean))
-    wide = relevance(
-        model, problem.batch, "heads", ablation=problem.ablation, precision="float64"
-    )
+    wide = relevance(model, problem.batch, "heads", ablation=problem.ablation, precision="float64")
     copy = replace(problem.model, network=stored.to(torch.float64))
-    exact = relevance(
-        copy, problem.batch, "heads", ablation=problem.ablation, precision="float64"
-    )
+    exact = relevance(copy, problem.batch, "heads", ablation=problem.ablation, precision="float64")
     assert torch.equal(wide.values, exact.values)
 
 
@@ -105,7 +101,8 @@ def test_a_map_places_parts_and_changes_no_number(family: str) -> None:
     problem = tiny_problem(family, dtype=torch.float32)
     network = problem.model.network
     where = placement_of(network, {"": "cpu", "blocks.1": "cpu"}, None, lambda device: 0)
-    assert where.device == CPU and list(where.parts) == list(part_sizes(network))
+    assert where.device == CPU
+    assert list(where.parts) == list(part_sizes(network))
     placed = replace(problem.model, network=windowed(network, None, where))
     clean = problem.batch.clean
     assert torch.equal(placed.logits(clean), problem.model.logits(clean))

@@ -88,6 +88,7 @@ def attribute(
     corrupted: Corrupted = None,
     compare: Compare = False,
     truncate: Truncate = False,
+    precision: given.Precision = None,
     as_json: given.AsJson = False,
 ) -> None:
     """Show how much each word adds to a class or token, over the runner-up."""

@@ -63,6 +63,7 @@ def compare(
     draws: Draws = 10,
     protocol: Protocol = "curve",
     device: given.Device = "cpu",
+    precision: given.Precision = None,
     bos: given.Bos = None,
     first_token: given.FirstToken = False,
     only_correct: given.OnlyCorrect = None,

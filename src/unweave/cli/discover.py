@@ -53,6 +53,7 @@ def discover(
     out: Out = None,
     resume: Resume = False,
     device: given.Device = "cpu",
+    precision: given.Precision = None,
     bos: given.Bos = None,
     first_token: given.FirstToken = False,
     only_correct: given.OnlyCorrect = None,

@@ -31,6 +31,7 @@ def evaluate(
     parts: Parts = "",
     draws: Draws = 10,
     device: given.Device = "cpu",
+    precision: given.Precision = None,
     quiet: given.Quiet = False,
     as_json: given.AsJson = False,
 ) -> None:

@@ -66,6 +66,26 @@ HeldOut = Annotated[
     int | None, typer.Option("--held-out", min=1, help="Other prompts to measure it on.")
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, …")]
+
+
+def _ask(precision: str | None) -> str | None:
+    """The command that follows runs in this precision; `main` forgets it at the end."""
+    from unweave.precision import ask
+
+    ask(precision)
+    return precision
+
+
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        help="float32, tf32 or float64; by default float32, and tf32 for what a sweep splits "
+        "where the GPU has it.",
+        show_default=False,
+        callback=_ask,
+    ),
+]
 Bos = Annotated[
     bool | None, typer.Option("--bos/--no-bos", help="Put a BOS token before each prompt.")
 ]

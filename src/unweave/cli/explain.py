@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unweave.cli import commands
+from unweave.cli import experiment_options as given
 
 if TYPE_CHECKING:
     from unweave.roles.explain import Explanation
@@ -30,6 +31,7 @@ def explain(
         float, typer.Option(min=8, help="Forward passes of these prompts that may be spent.")
     ] = 20.0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    precision: given.Precision = None,
     measures: Annotated[
         bool, typer.Option("--measures", help="List what a role may require, and stop.")
     ] = False,

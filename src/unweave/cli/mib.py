@@ -43,6 +43,7 @@ def run(
         typer.Option(help="Folder; by default runs/mib-MODEL.", show_default=False),
     ] = None,
     device: given.Device = "cpu",
+    precision: given.Precision = None,
     bos: given.Bos = None,
     quiet: given.Quiet = False,
     as_json: given.AsJson = False,

@@ -3,15 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal
 
 import torch
 
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 from unweave.model.window import windowed
-
-Precision = Literal["float32", "tf32", "float64"]
+from unweave.precision import Precision, asked
 
 # Share of the largest value by which TF32 may change a relevant part before it is switched off.
 TF32_TOLERANCE = 0.02
@@ -21,7 +19,7 @@ _WIDE = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float
 
 def widened(model: Model, precision: Precision | None) -> Model:
     """The model in the dtype of its totals; half-precision weights are widened layer by layer."""
-    dtype = model.network.dtype
+    dtype, precision = model.network.dtype, precision or asked()
     wanted = torch.float32 if dtype in _HALF else dtype
     wanted = wanted if precision is None else _WIDE[precision]
     if wanted == dtype:
@@ -37,7 +35,7 @@ def uses_tf32(model: Model, precision: Precision | None) -> bool:
     Raises:
         UnweaveError: When it is asked for on hardware without it.
     """
-    device = model.network.device
+    device, precision = model.network.device, precision or asked()
     able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     if precision == "tf32" and not able:
         raise UnweaveError(

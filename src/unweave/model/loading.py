@@ -35,6 +35,7 @@ from unweave.model.sources import DEFAULT
 from unweave.model.synthetic import synthetic_models, tokenizer_parts
 from unweave.model.tokenizing import bare_tokenizer, folder_tokenizer, rebuilt_tokenizer
 from unweave.model.weights import Network
+from unweave.precision import asked
 
 _LENS_TOKENIZER = "NeelNanda/gpt-neox-tokenizer-digits"  # for checkpoints that do not name theirs
 
@@ -93,12 +94,16 @@ def load(
         options = LoadOptions(dtype, device, given, bos, device_map, memory)
         return assemble(_name(x), source, options)
     where = device if device_map is not None else device or "cpu"
-    options = LoadOptions(dtype or torch.float32, where, given, bos, device_map, memory)
+    options = LoadOptions(dtype or _default_dtype(), where, given, bos, device_map, memory)
     if x in synthetic_models:
         return _from_code(str(x), options)
     source = _source(sources.find(x), "auto" if dtype == "auto" else torch.float32)
     model, known = assemble(str(x), source, options), sources.BUNDLED.get(str(x))
     return with_classes(model, known.examples) if known and known.examples else model
+
+
+def _default_dtype() -> torch.dtype:
+    return torch.float64 if asked() == "float64" else torch.float32
 
 
 def from_transformers(
