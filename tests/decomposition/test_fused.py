@@ -14,6 +14,7 @@ import torch
 from oracles.closeness import assert_close
 
 from unweave.decomposition import fused, rules
+from unweave.decomposition.precision import products
 from unweave.decomposition.rules import AttentionTotals
 from unweave.model.algebra import (
     RotaryTable,
@@ -25,7 +26,8 @@ from unweave.model.algebra import (
     pattern_of,
     rotate_pairs,
 )
-from unweave.model.weights import Activation, Norm
+from unweave.model.weights import Activation, Linear, Norm
+from unweave.model.window import Window
 
 SOURCES, BATCH, POSITIONS, WIDTH = 11, 3, 5, 40
 ACTIVATIONS = [
@@ -125,6 +127,39 @@ def test_attention(
         rels, (q, k, v, z), mask, shift, scoring.scale, softcap, start, tf32=False
     )
     assert_close(found, rules.attention_removal(*rels, totals))
+
+
+def test_two_halves_have_sixteen_bits(kernels: ModuleType, normal) -> None:
+    x = normal(7, WIDTH)
+    high, low = kernels.halves(x).float().split(WIDTH, -1)
+    # Triton's interpreter cuts bits off where a GPU rounds.
+    bound = 2.0**-16 if x.is_cuda else 2.0**-14
+    assert ((high + low - x).abs() <= bound * x.abs()).all()
+
+
+def test_a_product_of_halves_is_that_of_the_whole(kernels: ModuleType, normal, monkeypatch) -> None:
+    """The product itself needs a GPU: here the same in float32."""
+    weight = normal(9, WIDTH).bfloat16()
+    window = Window([[weight]], torch.float32, weight.device)
+    rel, w = normal(2, 3, 4, WIDTH), Linear(weight, None, window)
+    assert fused.linear(rel, w) is None, "no TF32, no halves"
+    seen = []
+
+    def product(a, b, out_dtype):
+        seen.append(a.shape)
+        return a.float() @ b.float()
+
+    monkeypatch.setattr(fused, "kernels_for", lambda x: kernels)
+    monkeypatch.setattr(fused, "_widens", lambda device: True)
+    monkeypatch.setattr(window, "has_halves", lambda stored: True)
+    monkeypatch.setattr(torch, "mm", product)
+    with products(tf32=True):
+        found = [fused.linear(rel, w), fused.linear(rel, w)]
+    fused.forget()
+    exact = rel.double() @ weight.double().T
+    for one in found:
+        assert ((one - exact).abs().max() / exact.abs().max()) < 2.0**-13
+    assert seen == [(24, 2 * WIDTH)] * 2
 
 
 def test_without_the_compiler_rules_run_as_they_are_written(monkeypatch) -> None:

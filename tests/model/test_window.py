@@ -53,8 +53,8 @@ def test_matrices_stay_as_they_are_and_one_layer_is_held() -> None:
     window = network.window
     assert isinstance(window, Window)
     seen = []
-    keep = window._converted
-    window._converted = lambda x: (seen.append(len(window.held)), keep(x))[1]
+    here = window._here
+    window._here = lambda x, group: (seen.append(len(window.held)), here(x, group))[1]
     replace(problem.model, network=network).logits(problem.batch.clean)
     assert len(seen) == sum(len(group) for group in window.groups), "each is widened once a run"
     assert max(seen) == 1
@@ -148,8 +148,15 @@ def test_maps_that_do_not_fit(device_map, message: str) -> None:
         load(build(TINY), device_map=device_map)
 
 
+def test_a_map_to_one_device_is_that_device() -> None:
+    model = load(build(TINY), device_map={"": "cpu"})
+    assert model.network.window is None
+    assert torch.equal(model.logits(TOKENS), load(build(TINY)).logits(TOKENS))
+
+
 def test_memory_is_for_weights_and_work_where_weights_can_be_elsewhere() -> None:
     problem = tiny_problem("llama", dtype=torch.float32)
-    model = load(build(TINY), device_map={"": "cpu"})
+    half = build(TINY).to(torch.bfloat16)
+    model = load(half, dtype="auto", device_map={"": "cpu"})
     with pytest.raises(UnweaveError, match="less than the weights that are stored on cpu take"):
         relevance(model, problem.batch, "heads", ablation="zero", memory="1KB")

@@ -23,8 +23,8 @@ from typing import Annotated, Any
 import typer
 
 from unweave import __version__
+from unweave.asked import forgotten
 from unweave.errors import UnweaveError, UnweaveWarning
-from unweave.precision import precision_kept
 from unweave.registry import Registry
 
 commands: Registry[Callable[..., None] | typer.Typer] = Registry("command", "unweave.cli")
@@ -53,7 +53,7 @@ def main(args: Sequence[str] | None = None) -> int:
     settings = GlobalOptions()
     _print_anything()
     try:
-        with _notes(), precision_kept():
+        with _notes(), forgotten():
             app = _build_app(settings)
             code = app(args or ["--help"], prog_name="unweave", standalone_mode=False)
     except (UnweaveError, typer.TyperException) as error:

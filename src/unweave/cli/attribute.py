@@ -89,6 +89,7 @@ def attribute(
     compare: Compare = False,
     truncate: Truncate = False,
     precision: given.Precision = None,
+    memory: given.Memory = None,
     as_json: given.AsJson = False,
 ) -> None:
     """Show how much each word adds to a class or token, over the runner-up."""

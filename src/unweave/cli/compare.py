@@ -64,6 +64,7 @@ def compare(
     protocol: Protocol = "curve",
     device: given.Device = "cpu",
     precision: given.Precision = None,
+    memory: given.Memory = None,
     bos: given.Bos = None,
     first_token: given.FirstToken = False,
     only_correct: given.OnlyCorrect = None,

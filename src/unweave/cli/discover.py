@@ -54,6 +54,7 @@ def discover(
     resume: Resume = False,
     device: given.Device = "cpu",
     precision: given.Precision = None,
+    memory: given.Memory = None,
     bos: given.Bos = None,
     first_token: given.FirstToken = False,
     only_correct: given.OnlyCorrect = None,

@@ -32,6 +32,7 @@ def evaluate(
     draws: Draws = 10,
     device: given.Device = "cpu",
     precision: given.Precision = None,
+    memory: given.Memory = None,
     quiet: given.Quiet = False,
     as_json: given.AsJson = False,
 ) -> None:

@@ -68,12 +68,23 @@ HeldOut = Annotated[
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, …")]
 
 
-def _ask(precision: str | None) -> str | None:
+def _ask_precision(precision: str | None) -> str | None:
     """The command that follows runs in this precision; `main` forgets it at the end."""
-    from unweave.precision import ask
+    from unweave.asked import ask_precision
 
-    ask(precision)
+    ask_precision(precision)
     return precision
+
+
+def _ask_memory(memory: str | None) -> str | None:
+    """The command that follows takes no more than this; `main` forgets it at the end."""
+    from unweave.asked import ask_memory
+    from unweave.model.sizes import memory_size
+
+    if memory is not None:
+        memory_size(memory)  # an error before anything is loaded
+    ask_memory(memory)
+    return memory
 
 
 Precision = Annotated[
@@ -83,7 +94,17 @@ Precision = Annotated[
         help="float32, tf32 or float64; by default float32, and tf32 for what a sweep splits "
         "where the GPU has it.",
         show_default=False,
-        callback=_ask,
+        callback=_ask_precision,
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        help="What weights and work may take on the device, e.g. 16GB: on a GPU layers that do not "
+        "fit stay in CPU memory and are brought when they are used.",
+        show_default=False,
+        callback=_ask_memory,
     ),
 ]
 Bos = Annotated[

@@ -32,6 +32,7 @@ def explain(
     ] = 20.0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     precision: given.Precision = None,
+    memory: given.Memory = None,
     measures: Annotated[
         bool, typer.Option("--measures", help="List what a role may require, and stop.")
     ] = False,

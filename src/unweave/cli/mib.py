@@ -44,6 +44,7 @@ def run(
     ] = None,
     device: given.Device = "cpu",
     precision: given.Precision = None,
+    memory: given.Memory = None,
     bos: given.Bos = None,
     quiet: given.Quiet = False,
     as_json: given.AsJson = False,

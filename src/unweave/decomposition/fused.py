@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from types import ModuleType
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
 
 from unweave.errors import UnweaveWarning
 from unweave.model.algebra import RotaryTable, Scoring
-from unweave.model.weights import Activation, Norm
+from unweave.model.weights import Activation, Linear, Norm
 
 _fused: ContextVar[bool] = ContextVar("unweave_fused", default=True)
 
@@ -54,6 +55,44 @@ def kernels_for(x: Tensor) -> ModuleType | None:
     """The kernels, if this tensor's rules can use them."""
     able = x.is_cuda and x.dtype == torch.float32 and x.numel() > 0 and _fused.get()
     return _kernels() if able else None
+
+
+@cache
+def _widens(device: torch.device) -> bool:
+    """Whether this torch multiplies bfloat16 into float32."""
+    x = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
+    try:
+        return torch.mm(x, x.T, out_dtype=torch.float32).dtype == torch.float32
+    except (RuntimeError, TypeError):
+        return False
+
+
+# The input that was cut last: queries, keys and values have the same.
+_cut: list[tuple[ReferenceType[Tensor], int, Tensor]] = []
+
+
+def linear(rel: Tensor, w: Linear) -> Tensor | None:
+    """`βW` where W is stored in bfloat16 and TF32 would be allowed; None elsewhere.
+
+    β is cut into two bfloat16 halves, which have 16 bits of it, and W is exact: one product on
+    the fastest units of a GPU, more precise than TF32's 11 bits.
+    """
+    kernels, window = kernels_for(rel), w.window
+    if kernels is None or window is None or not torch.backends.cuda.matmul.allow_tf32:
+        return None
+    if not window.has_halves(w.weight) or not _widens(rel.device):
+        return None
+    cut = next((x for seen, version, x in _cut if seen() is rel and version == rel._version), None)
+    if cut is None:
+        cut = kernels.halves(rel.flatten(0, -2))
+        _cut[:] = [(ref(rel), rel._version, cut)]
+    found = torch.mm(cut, window.twice(w.weight).T, out_dtype=torch.float32)
+    return found.unflatten(0, rel.shape[:-1])
+
+
+def forget() -> None:
+    """Frees what is kept between two products."""
+    _cut.clear()
 
 
 def gate(

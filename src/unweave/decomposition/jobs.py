@@ -7,6 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from unweave.ablation import ZERO, Ablation, counterfactual
+from unweave.asked import asked_memory
 from unweave.decomposition.engine import Job
 from unweave.decomposition.memory import (
     footprint,
@@ -66,15 +67,7 @@ class Setting:
             UnweaveError: When the budget is too small, before anything is run.
         """
         read = 0 if last != LOGITS else None if reads is None else reads.shape[1]
-        budget = memory_budget(self.memory, self.network.device)
-        if self.memory is not None and self.network.window is not None:
-            # Where weights can be elsewhere, the promise is for them and the work together.
-            budget -= stored_bytes(self.network)
-            if budget <= 0:
-                raise UnweaveError(
-                    f"memory {self.memory} is less than the weights that are stored on "
-                    f"{self.network.device} take: place more of them elsewhere with device_map"
-                )
+        budget = self._budget()
         job = Job(
             network=self.network,
             inputs=self.inputs,
@@ -98,6 +91,22 @@ class Setting:
         taken.check(budget)
         found = _ablation(self.model, ablation, needed, self.inputs, budget)
         return replace(job, ablation=found, footprint=taken)
+
+    def _budget(self) -> int:
+        """Bytes of the work; a command's --memory, and that of a model whose weights can be
+        elsewhere, is for the weights too."""
+        memory = self.memory if self.memory is not None else asked_memory()
+        budget = memory_budget(memory, self.network.device)
+        together = self.memory is None or self.network.window is not None
+        if memory is None or not together:
+            return budget
+        budget -= stored_bytes(self.network)
+        if budget <= 0:
+            raise UnweaveError(
+                f"memory {memory} is less than the weights that are stored on "
+                f"{self.network.device} take: give more, or place weights elsewhere (device_map)"
+            )
+        return budget
 
 
 def _ablation(

@@ -10,7 +10,7 @@ from typing import no_type_check
 
 import torch
 import triton
-from jaxtyping import Bool, Float
+from jaxtyping import BFloat16, Bool, Float
 from torch import Tensor
 from triton import language as tl
 
@@ -236,6 +236,29 @@ def _attention_kernel(
     left = tl.dot(pattern, own_v, input_precision=PRECISION)
     own_z = tl.load(z + example * size + query_cell, mask=query_inside, other=0.0)
     tl.store(to + pair * size + query_cell, own_z - left, mask=query_inside)
+
+
+@triton.jit
+@no_type_check
+def _halves_kernel(x, to, width, BLOCK: tl.constexpr):
+    """A row as [high, low] in bfloat16, whose sum has 16 bits of it."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    value = tl.load(x + row * width + column, mask=inside, other=0.0)
+    high = value.to(tl.bfloat16)
+    low = (value - high.to(tl.float32)).to(tl.bfloat16)
+    tl.store(to + row * 2 * width + column, high, mask=inside)
+    tl.store(to + row * 2 * width + width + column, low, mask=inside)
+
+
+def halves(x: Float[Tensor, "row d"]) -> BFloat16[Tensor, "row two_d"]:
+    """[high, low] of every row."""
+    x, (rows, width) = x.contiguous(), x.shape
+    to = torch.empty(rows, 2 * width, dtype=torch.bfloat16, device=x.device)
+    block = min(_BLOCK, triton.next_power_of_2(width))
+    _halves_kernel[(rows, triton.cdiv(width, block))](x, to, width, BLOCK=block)
+    return to
 
 
 def try_out(device: torch.device) -> None:

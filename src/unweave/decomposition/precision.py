@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import torch
 
+from unweave.asked import Precision, asked_precision
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 from unweave.model.window import windowed
-from unweave.precision import Precision, asked
 
 # Share of the largest value by which TF32 may change a relevant part before it is switched off.
 TF32_TOLERANCE = 0.02
@@ -19,7 +19,7 @@ _WIDE = {"float32": torch.float32, "tf32": torch.float32, "float64": torch.float
 
 def widened(model: Model, precision: Precision | None) -> Model:
     """The model in the dtype of its totals; half-precision weights are widened layer by layer."""
-    dtype, precision = model.network.dtype, precision or asked()
+    dtype, precision = model.network.dtype, precision or asked_precision()
     wanted = torch.float32 if dtype in _HALF else dtype
     wanted = wanted if precision is None else _WIDE[precision]
     if wanted == dtype:
@@ -35,7 +35,7 @@ def uses_tf32(model: Model, precision: Precision | None) -> bool:
     Raises:
         UnweaveError: When it is asked for on hardware without it.
     """
-    device, precision = model.network.device, precision or asked()
+    device, precision = model.network.device, precision or asked_precision()
     able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     if precision == "tf32" and not able:
         raise UnweaveError(

@@ -74,7 +74,7 @@ def _add_share(to: RelOut, rel: RelOut, total: TotalOut, bias: Tensor) -> RelOut
 
 def linear_shared_bias(rel: Rel, w: Linear, out: TotalOut) -> RelOut:
     """`a + b·|a|/(|a|+|c|)` with a = βW and c = γW = (T′ − b) − a (eq. 4)."""
-    a = functional.linear(rel, w.matrix)
+    a = linear_without_bias(rel, w, out)
     bias = w.offset
     if bias is None:
         return a
@@ -83,6 +83,8 @@ def linear_shared_bias(rel: Rel, w: Linear, out: TotalOut) -> RelOut:
 
 def linear_without_bias(rel: Rel, w: Linear, out: TotalOut) -> RelOut:
     """`βW`: the bias belongs to the rest."""
+    if (done := fused.linear(rel, w)) is not None:
+        return done
     return functional.linear(rel, w.matrix)
 
 

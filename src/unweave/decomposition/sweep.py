@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unweave.decomposition import fused
 from unweave.decomposition.algebra import Decompose, Record
 from unweave.decomposition.memory import Chunks, even_spans, sources_a_call
 from unweave.decomposition.precision import products
@@ -113,6 +114,7 @@ class Sweep:
             totals = after
             if stage.last:
                 left = self.reads
+        fused.forget()
         assert totals is not None
         self.output = totals.x
 

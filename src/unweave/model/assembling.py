@@ -90,6 +90,8 @@ def _stored(name: str, network: Network, options: LoadOptions) -> Network:
     several = list(dict.fromkeys(tensor.device for tensor in tensors(network)))
     if options.device_map is not None:
         where = placement_of(network, options.device_map, options.device, _room(options.memory))
+        if wide is None and set(where.parts.values()) == {where.device}:
+            return _on_device(network, where.device)  # all of it fits
         return windowed(network, wide, where)
     if len(several) > 1 and options.device is None:
         # A model object that was placed by transformers (hf_device_map) stays where it is.

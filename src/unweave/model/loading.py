@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from unweave.asked import asked_memory, asked_precision
 from unweave.errors import UnweaveError
 from unweave.model import sources
 from unweave.model.assembling import LoadedParts, LoadOptions, assemble, finish
@@ -35,7 +36,6 @@ from unweave.model.sources import DEFAULT
 from unweave.model.synthetic import synthetic_models, tokenizer_parts
 from unweave.model.tokenizing import bare_tokenizer, folder_tokenizer, rebuilt_tokenizer
 from unweave.model.weights import Network
-from unweave.precision import asked
 
 _LENS_TOKENIZER = "NeelNanda/gpt-neox-tokenizer-digits"  # for checkpoints that do not name theirs
 
@@ -93,6 +93,9 @@ def load(
         source = _from_object(x)
         options = LoadOptions(dtype, device, given, bos, device_map, memory)
         return assemble(_name(x), source, options)
+    if device_map is None and asked_memory() and torch.device(device or "cpu").type == "cuda":
+        # A promise for weights and work together: what does not fit stays in CPU memory.
+        device_map, memory = "auto", asked_memory()
     where = device if device_map is not None else device or "cpu"
     options = LoadOptions(dtype or _default_dtype(), where, given, bos, device_map, memory)
     if x in synthetic_models:
@@ -103,7 +106,7 @@ def load(
 
 
 def _default_dtype() -> torch.dtype:
-    return torch.float64 if asked() == "float64" else torch.float32
+    return torch.float64 if asked_precision() == "float64" else torch.float32
 
 
 def from_transformers(

@@ -35,6 +35,14 @@ class WeightWindow(Protocol):
         """A matrix as the network computes with it."""
         ...
 
+    def has_halves(self, stored: Tensor) -> bool:
+        """Whether `twice` gives all of a matrix."""
+        ...
+
+    def twice(self, stored: Tensor) -> Tensor:
+        """[W, W] as it is stored: the factor of an input that was cut into two halves."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Linear:

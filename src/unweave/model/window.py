@@ -33,59 +33,85 @@ class Window:
         self.groups, self.dtype, self.device = groups, dtype, device
         # A tied matrix belongs to the first group that has it.
         self.number = {id(x): i for i, group in reversed([*enumerate(groups)]) for x in group}
-        self.held: dict[int, dict[int, Tensor]] = {}
+        self.held: dict[int, dict[tuple[int, str], Tensor]] = {}
         self.coming: dict[int, torch.cuda.Event] = {}
         self.stream: torch.cuda.Stream | None = None
 
     @property
     def bytes(self) -> int:
-        """What it holds at most: a layer, and the next one where weights travel."""
-        sizes = [sum(x.numel() for x in group) * self.dtype.itemsize for group in self.groups]
-        travels = any(x.device != self.device for group in self.groups for x in group)
-        return max(sizes, default=0) * (2 if travels else 1)
+        """What it holds at most: a layer as it is used, and the next one where weights travel."""
+        return max((sum(map(self._size, group)) for group in self.groups), default=0)
+
+    def _size(self, stored: Tensor) -> int:
+        each = self.dtype.itemsize
+        each += 2 * stored.itemsize if self.has_halves(stored) else 0
+        each += 2 * stored.itemsize if stored.device != self.device else 0
+        return stored.numel() * each
 
     def get(self, stored: Tensor) -> Tensor:
         """A matrix as the network computes with it."""
         if stored.dtype == self.dtype and stored.device == self.device:
             return stored
+        return self._kept(stored, "wide", lambda x: x.to(self.dtype))
+
+    def has_halves(self, stored: Tensor) -> bool:
+        """Whether `twice` gives all of a matrix: bfloat16 on a GPU that computes in float32."""
+        wide = self.dtype == torch.float32 and self.device.type == "cuda"
+        return wide and stored.dtype == torch.bfloat16
+
+    def twice(self, stored: Tensor) -> Tensor:
+        """[W, W] as it is stored: the factor of an input that was cut into two halves."""
+
+        def made(x: Tensor) -> Tensor:
+            matrix = x.flatten(0, -2)
+            return torch.cat((matrix, matrix), -1)
+
+        return self._kept(stored, "twice", made)
+
+    def _kept(self, stored: Tensor, form: str, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """A form of a matrix, kept while its layer is in use."""
         number = self.number.get(id(stored))
         if number is None:
-            return self._converted(stored)
-        if number not in self.held:
-            self.held = {i: group for i, group in self.held.items() if i == number + 1}
+            return make(stored.to(self.device))
+        self._enter(number)
+        group = self.held[number]
+        if (id(stored), form) not in group:
+            group[id(stored), form] = make(self._here(stored, group))
+        self._fetch(number + 1)
+        return group[id(stored), form]
+
+    def _enter(self, number: int) -> None:
+        """Lets go of all layers but this one and the next; waits for this one's arrival."""
+        if number not in self.held or len(self.held) > 1:
+            self.held = {i: g for i, g in self.held.items() if i in (number, number + 1)}
             self.held.setdefault(number, {})
         if number in self.coming:
-            self._arrived(number)
-        group = self.held[number]
-        if id(stored) not in group:
-            group[id(stored)] = self._converted(stored)
-        self._fetch(number + 1)
-        return group[id(stored)]
+            present = torch.cuda.current_stream(self.device)
+            present.wait_event(self.coming.pop(number))
+            for x in self.held[number].values():
+                x.record_stream(present)
 
-    def _converted(self, stored: Tensor) -> Tensor:
-        # Narrow weights travel, and are widened where they arrive.
-        return stored.to(self.device, non_blocking=True).to(self.dtype)
-
-    def _arrived(self, number: int) -> None:
-        present = torch.cuda.current_stream(self.device)
-        present.wait_event(self.coming.pop(number))
-        for x in self.held[number].values():
-            x.record_stream(present)
-        # One layer in use, one on its way.
-        self.held = {i: group for i, group in self.held.items() if i in (number, number + 1)}
+    def _here(self, stored: Tensor, group: dict[tuple[int, str], Tensor]) -> Tensor:
+        """A stored matrix on the device that computes: narrow weights travel, wide ones do not."""
+        if stored.device == self.device:
+            return stored
+        if (id(stored), "stored") not in group:
+            group[id(stored), "stored"] = stored.to(self.device, non_blocking=True)
+        return group[id(stored), "stored"]
 
     def _fetch(self, number: int) -> None:
         """Begins to bring a layer from other memory, beside what is computed."""
         if self.device.type != "cuda" or number >= len(self.groups) or number in self.held:
             return
-        group = self.groups[number]
-        if all(x.device == self.device for x in group):
-            return
+        group: dict[tuple[int, str], Tensor] = {}
         self.stream = self.stream or torch.cuda.Stream(self.device)
         with torch.cuda.stream(self.stream):
-            self.held[number] = {id(x): self._converted(x) for x in group}
-            self.coming[number] = torch.cuda.Event()
-            self.coming[number].record(self.stream)
+            for x in self.groups[number]:
+                self._here(x, group)
+            if group:
+                self.held[number] = group
+                self.coming[number] = torch.cuda.Event()
+                self.coming[number].record(self.stream)
 
 
 @dataclass(frozen=True)
@@ -184,15 +210,16 @@ def _elsewhere(record: Rotary | Alibi, device: torch.device) -> Rotary | Alibi:
 
 
 def _placed(network: Network, placement: Placement) -> Network:
-    """Stores every part where it is to be; what the CPU keeps for a GPU is pinned there."""
+    """Stores every part where it is to be."""
 
     def moved(x: Any, where: torch.device, done: dict[int, Any]) -> Any:
         if id(x) in done:
             return done[id(x)]
         if isinstance(x, Tensor):
-            result: Any = x.to(where)
-            if where.type == "cpu" and placement.device.type == "cuda" and x.is_floating_point():
-                result = result.contiguous().pin_memory()
+            # What the CPU keeps for a GPU is pinned, and never there twice.
+            pinned = where.type == "cpu" and placement.device.type == "cuda"
+            result: Any = torch.empty(x.shape, dtype=x.dtype, pin_memory=True) if pinned else x
+            result = result.copy_(x) if pinned else x.to(where)
         elif isinstance(x, tuple):
             result = tuple(moved(item, where, done) for item in x)
         elif is_dataclass(x) and not isinstance(x, type):
