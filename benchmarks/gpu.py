@@ -7,8 +7,10 @@ search runs on such a model too: its time counts, its circuit means nothing.
 """
 
 import argparse
+import cProfile
 import gc
 import json
+import pstats
 import statistics
 import time
 import traceback
@@ -34,6 +36,7 @@ from unweave.model.loading import from_transformers, load
 from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.model.window import placement_of, windowed
+from unweave.patching import graphs
 from unweave.patching.circuits import run_circuits
 from unweave.patching.flips import run_flips
 from unweave.patching.graphs import capturing
@@ -202,7 +205,7 @@ def sweep(report: Report, device: str, case: tuple, options: argparse.Namespace)
         peak=reached,
         base=base,
     )
-    if options.profile and shape != "1b":
+    if options.profile and shape == "smollm2":
         profile(call, Path(options.profile) / f"sweep_{shape}.txt")
     if values is not None:
         with eagerly():
@@ -335,9 +338,14 @@ def _searched(call: Callable[[], list[str]], device: str) -> tuple[float, list[s
 
 
 def discover_task(
-    report: Report, device: str, small: Callable[[], Model], task: str, count: int, bar: float
+    report: Report,
+    options: argparse.Namespace,
+    small: Callable[[], Model],
+    task: str,
+    count: int,
+    bar: float,
 ) -> None:
-    model = small()
+    device, model = options.device, small()
     how, phases = Specification(task, model.name, prompts=count), []
     began = time.perf_counter()
 
@@ -347,16 +355,27 @@ def discover_task(
     def call() -> list[str]:
         return list(discover(model, task, how, say=say).nodes)
 
-    first, circuit = _searched(call, device)
-    phases.clear()
-    began = time.perf_counter()
     fast, circuit = _searched(call, device)
+    first = fast
+    if count == 24:
+        phases.clear()
+        began = time.perf_counter()
+        fast, circuit = _searched(call, device)
     text = f"{fast:.2f} s (first {first:.2f}; bar {bar}) {len(circuit)} nodes [{' '.join(phases)}]"
     if count == 24 and report.left > 20:
         with eagerly():
             slow, other = _searched(call, device)
         text += f"; eager {slow:.2f} s, same circuit: {sorted(circuit) == sorted(other)}"
+    made = graphs._met[model.network].graphs if model.network in graphs._met else {}
+    failed = sum(graph is None for graph in made.values())
+    text += f"; {len(made)} graphs, {failed} failed"
     report.add(f"discover {task}, {count} prompts", text, seconds=fast, circuit=circuit)
+    if options.profile and count == 24 and report.left > 75:
+        watch = cProfile.Profile()
+        watch.runcall(call)
+        Path(options.profile).mkdir(parents=True, exist_ok=True)
+        with open(Path(options.profile) / "discover.txt", "w") as file:
+            pstats.Stats(watch, stream=file).sort_stats("tottime").print_stats(40)
 
 
 def some_steps(model: Model) -> Callable[[], None]:
@@ -391,7 +410,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--model", help="SmolLM2, for discover")
-    parser.add_argument("--seconds", type=float, default=110.0, help="parts past them are skipped")
+    parser.add_argument("--seconds", type=float, default=100.0, help="parts past them are skipped")
     parser.add_argument("--tasks", nargs="+", default=["ioi", "greater-than", "induction"])
     parser.add_argument("--profile", help="folder for torch.profiler's tables")
     parser.add_argument("--skip", nargs="*", default=[], help="sweeps, search, discover, streamed")
@@ -412,7 +431,7 @@ def main() -> None:
             small = partial(load, options.model, device=device)
             tasks = [(task, n, bar) for task in options.tasks for n, bar in ((24, 4.0), (192, 6.0))]
             for task, count, bar in tasks[:2]:
-                call = partial(discover_task, report, device, small, task, count, bar)
+                call = partial(discover_task, report, options, small, task, count, bar)
                 parts.append(("discover", 20.0, call))
         for case in cases.values():
             call = partial(sweep, report, device, case, options)
@@ -421,7 +440,7 @@ def main() -> None:
             parts.append(("search", 25.0, partial(search_parts, report, device, options)))
         if options.model:
             for task, count, bar in tasks[2:]:
-                call = partial(discover_task, report, device, small, task, count, bar)
+                call = partial(discover_task, report, options, small, task, count, bar)
                 parts.append(("discover", 20.0, call))
         for kind, seconds, call in parts:
             if kind in options.skip:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from unweave.errors import UnweaveError
 
@@ -32,7 +32,7 @@ def ask_precision(precision: str | None) -> None:
     """
     if precision is not None and precision not in get_args(Precision):
         raise UnweaveError(f"precision {precision}: expected {', '.join(get_args(Precision))}")
-    _precision.set(precision)
+    _precision.set(cast(Precision | None, precision))
 
 
 def asked_precision() -> Precision | None:

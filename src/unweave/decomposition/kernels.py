@@ -6,6 +6,9 @@ lack the source axis; both are contiguous, so element i of a total belongs to el
 source. Type checkers of tests leave them alone: Triton reads their source.
 """
 
+# Triton is not installed everywhere, and makes its own of a function.
+# pyright: reportMissingImports=false, reportIndexIssue=false
+
 from typing import no_type_check
 
 import torch

@@ -81,12 +81,12 @@ def keep_masks(
             places.append(row * total + first[site.point] + (site.unit or 0))
     device = batch.clean.mask.device
     masks: dict[Point, Tensor] = {}
-    for site, places in kept.values() or [(None, [])]:
+    for site, places in kept.values():
         flat = torch.zeros(len(circuits) * total, dtype=torch.bool)
         flat[torch.tensor(places, dtype=torch.long)] = True
         # Not waited for: what comes after it on the device does.
         flat = flat.reshape(len(circuits), 1, 1, total).to(device, non_blocking=True)
-        anywhere = site is None or site.position is None
+        anywhere = site.position is None
         where = None if anywhere else position_mask(site, batch.clean, batch.positions)
         for point, start in first.items():
             if not anywhere and _side(point) != _side(site.point):

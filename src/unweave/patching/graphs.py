@@ -156,7 +156,8 @@ def _refill(graph: _Captured, given: list[Tensor]) -> None:
     """Copies the inputs that changed; what was copied last is kept, so its memory is still its."""
     new = [i for i, x in enumerate(given) if not _same(x, graph.given[i])]
     if new:
-        torch._foreach_copy_([graph.inputs[i] for i in new], [given[i] for i in new])
+        inputs, values = [graph.inputs[i] for i in new], [given[i] for i in new]
+        torch._foreach_copy_(inputs, values)  # pyright: ignore[reportPrivateImportUsage]
         for i in new:
             graph.given[i] = given[i]
 
