@@ -26,6 +26,7 @@ import transformers
 from torch import Tensor
 
 from unweave.ablation import counterfactual
+from unweave.asked import Precision
 from unweave.batch import Batch, Readout
 from unweave.decomposition.api import relevance
 from unweave.decomposition.fused import fusing
@@ -177,7 +178,7 @@ def sweep(report: Report, device: str, case: tuple, options: argparse.Namespace)
     batch = prompts(model, count, length, SHAPES[shape]["vocab"])
     large = shape == "8b"
 
-    def call(precision: str | None = None, memory: str | None = None) -> Tensor:
+    def call(precision: Precision | None = None) -> Tensor:
         return relevance(
             model,
             batch.clean,
@@ -186,7 +187,6 @@ def sweep(report: Report, device: str, case: tuple, options: argparse.Namespace)
             ablation=batch.corrupted,
             pairs=(),
             precision=precision,
-            memory=memory,
         ).values
 
     base = peak(device, reset=True)
@@ -427,9 +427,9 @@ def main() -> None:
             if shape in cases:
                 call = partial(sweep, report, device, cases.pop(shape), options)
                 parts.append(("sweeps", seconds, call))
+        small, sizes = partial(load, options.model, device=device), ((24, 4.0), (192, 6.0))
+        tasks = [(task, *size) for task in options.tasks for size in sizes]
         if options.model:
-            small = partial(load, options.model, device=device)
-            tasks = [(task, n, bar) for task in options.tasks for n, bar in ((24, 4.0), (192, 6.0))]
             for task, count, bar in tasks[:2]:
                 call = partial(discover_task, report, options, small, task, count, bar)
                 parts.append(("discover", 20.0, call))
