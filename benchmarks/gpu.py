@@ -94,7 +94,8 @@ def make(shape: str, dtype: torch.dtype, device: str) -> Model:
     # A generator of its own, and nothing drawn twice: transformers' own way takes longer.
     draw = torch.Generator(device).manual_seed(0)
     with torch.device("meta"):
-        hf = transformers.LlamaForCausalLM(config).eval().to(dtype)
+        hf = transformers.LlamaForCausalLM(config).eval()
+    hf = hf.to(dtype=dtype)
     hf.to_empty(device=device)
     with torch.no_grad():
         for name, weight in hf.named_parameters():

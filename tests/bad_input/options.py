@@ -14,6 +14,13 @@ COMMANDS: list[tuple[str, str]] = [
     ("check --architecture ../gpt2", "is not supported"),
     ("check a b", "unexpected extra argument"),
     ("check --foo", "No such option: --foo"),
+    (
+        "discover wired-induction --precision half",
+        "precision half: expected float32, tf32, float64",
+    ),
+    ("discover wired-induction --precision", "--precision"),
+    ("attribute x --memory much", "memory 'much' is not a size: expected e.g. '4GB'"),
+    ("discover wired-induction --memory 0", "memory '0' is not a size"),
     ("check --device cpu gpt2", "No such option: --device"),
     ("check wired-induction", "is built by code"),
     ("check tracr:reverse", "is built by code"),
