@@ -71,6 +71,14 @@ def compare(
     if protocol == "mib":
         from unweave.cli.mib import show, table_of
 
+        fixed = {"score": score, "search": search, "option": option, "mlps": mlps}
+        fixed |= {"granularity": granularity != "head", "ablation": ablation != "mean"}
+        fixed |= {"first-token": first_token, "only-correct": only_correct is not None}
+        if given_too := [name for name, value in fixed.items() if value]:
+            raise UnweaveError(
+                f"--{given_too[0]} has no meaning in MIB's protocol, which fixes nodes and "
+                "ablation: drop it; options of a score are written eap-ig:steps=10 in --methods"
+            )
         table = table_of(tasks, methods, "node", model, prompts, held_out, seeds)
         return show(table, out, device, bos, quiet, as_json)
     if protocol != "curve":
