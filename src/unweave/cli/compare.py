@@ -47,6 +47,14 @@ def compare(
         ),
     ] = None,
     draws: Annotated[int, typer.Option(min=1, help="Random circuits of each size.")] = 10,
+    executor: Annotated[
+        str,
+        typer.Option(
+            help="Make cells in parallel: local:4 (processes), slurm, slurm:partition=gpu,… "
+            "(submitit), ray or ray:ADDRESS; one after the other unless given.",
+            show_default=False,
+        ),
+    ] = "",
     device: given.Device = "cpu",
     bos: given.Bos = None,
     first_token: given.FirstToken = False,
@@ -66,12 +74,13 @@ def compare(
     from rich.console import Console
 
     from unweave.ablations.kind import ablations
-    from unweave.experiments.compare import Comparison
+    from unweave.distributed import on_first
+    from unweave.experiments.compare import Comparison, Loader
     from unweave.experiments.compare import compare as run
+    from unweave.experiments.executors import find_executor
     from unweave.experiments.files import plain
     from unweave.experiments.locking import check_writable
     from unweave.experiments.specification import Specification
-    from unweave.model.loading import load
     from unweave.progress import silent
 
     model = _own_model(tasks) if model is None else model
@@ -96,10 +105,12 @@ def compare(
         if not quiet:
             console.print(line, style="dim", markup=False, soft_wrap=True)
 
-    check_writable(folder)
+    on_first(lambda: check_writable(folder))
     try:
-        with silent() if quiet or as_json else nullcontext():
-            record = run(comparison, folder, lambda name: load(name, device=device, bos=bos), say)
+        hushed = silent() if quiet or as_json else nullcontext()
+        workers = find_executor(executor, folder) if executor else nullcontext()
+        with hushed, workers as pool:
+            record = run(comparison, folder, Loader(device, bos), say, pool)
     except KeyboardInterrupt:
         say(f"finished cells are in {folder}: the same command goes on")
         raise

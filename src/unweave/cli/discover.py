@@ -62,6 +62,7 @@ def discover(
     """
     from unweave.ablations.kind import ablations
     from unweave.behaviours.file import find_task
+    from unweave.distributed import on_first, ranks, restarted
     from unweave.errors import UnweaveError
     from unweave.experiments.locking import check_out, new_folder, remove_empty
     from unweave.experiments.methods import find_method, read_options
@@ -90,17 +91,20 @@ def discover(
         first_token=first_token,
         only_correct=only_correct,
     )
+    resume = resume or restarted()
     if out is not None:
-        check_out(out, resume)  # before the model is loaded
+        on_first(lambda: check_out(out, resume))  # before the model is loaded
     loaded = load(name, device=device, bos=bos)
-    folder = out or new_folder(found.name, name, seed)
+    folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
     try:
         circuit = _run(
             loaded, found, specification, folder, resume or out is None, quiet or as_json
         )
     finally:
-        if out is None:
+        if out is None and ranks().first:
             remove_empty(folder, folder.parent)  # of a run that failed
+    if not ranks().first:
+        return
     report = write_report([folder])
     if open_report:
         typer.launch(str(report))

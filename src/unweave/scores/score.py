@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.circuits import EdgeScores, Scores
+from unweave.distributed import from_first
 from unweave.errors import UnweaveError
 from unweave.graph import Graph
 from unweave.options import Option, Options, filled
@@ -40,7 +41,11 @@ class Score:
         Raises:
             UnweaveError: For an unknown option, or a value outside its meaning.
         """
-        return self.nodes(problem, self.filled(options or {}))
+        found = self.nodes(problem, self.filled(options or {}))
+        # A score that every process computes whole may be rounded differently in each.
+        from_first(found.values)
+        from_first(found.examples)
+        return found
 
     def run_edges(self, problem: Problem, options: Options | None = None) -> EdgeScores:
         """Rates every edge of the problem's model.
