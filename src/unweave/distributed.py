@@ -152,17 +152,13 @@ def sharded(
 
 
 def summed(values: Tensor) -> Tensor:
-    """The sum over all processes, in place, the same bytes in each of them."""
-    if ranks().count > 1:
-        _together(lambda: dist.all_reduce(values))
-    return values
+    """The sum over all processes, the same bytes in each of them."""
+    return values if ranks().count == 1 else _together(dist.all_reduce, values)
 
 
 def from_first(values: Tensor) -> Tensor:
-    """The first process's values, in place: those of the others may be rounded differently."""
-    if ranks().count > 1:
-        _together(lambda: dist.broadcast(values, 0))
-    return values
+    """The first process's values: those of the others may be rounded differently."""
+    return values if ranks().count == 1 else _together(lambda x: dist.broadcast(x, 0), values)
 
 
 def agree(names: Iterable[str]) -> None:
@@ -247,13 +243,16 @@ def _connect() -> None:
         ) from error
 
 
-def _together(call: Callable[[], object]) -> None:
+def _together(call: Callable[[Tensor], object], values: Tensor) -> Tensor:
+    # gloo writes into the memory of a tensor as if it were contiguous: an expanded one has less.
+    values = values.detach().clone(memory_format=torch.contiguous_format)
     try:
-        call()
+        call(values)
     except RuntimeError as error:  # gloo's and NCCL's
         raise UnweaveError(
             f"another process of this run ended, or cannot be reached ({_line(error)}); {_GO_ON}"
         ) from error
+    return values
 
 
 def _ended(number: int, frame: object) -> NoReturn:

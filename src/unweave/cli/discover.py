@@ -8,6 +8,7 @@ import typer
 
 from unweave.cli import commands
 from unweave.cli import experiment_options as given
+from unweave.cli.plan import show_plan
 
 if TYPE_CHECKING:
     from unweave.behaviours.task import Task
@@ -48,6 +49,7 @@ def discover(
     open_report: Annotated[
         bool, typer.Option("--open", help="Open the report in a browser when it is there.")
     ] = False,
+    dry_run: given.DryRun = False,
     as_json: given.AsJson = False,
     quiet: given.Quiet = False,
     verbose: Annotated[
@@ -91,6 +93,8 @@ def discover(
         first_token=first_token,
         only_correct=only_correct,
     )
+    if dry_run:
+        return show_plan(load(name, device=device, bos=bos), found, specification, as_json)
     resume = resume or restarted()
     if out is not None:
         on_first(lambda: check_out(out, resume))  # before the model is loaded

@@ -1,12 +1,13 @@
 """`Score`: a way to rate every node of a problem, and the registry of scores."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
 from torch import Tensor
 
 from unweave.circuits import EdgeScores, Scores
+from unweave.decomposition.needs import SweepNeeds
 from unweave.distributed import from_first
 from unweave.errors import UnweaveError
 from unweave.graph import Graph
@@ -26,6 +27,7 @@ class Score:
         edges: Rates every edge of the model, where it can. The problem's ablation has to hold
             values at `unweave.graph.graph_points(model)`; its nodes do not matter.
         pairs: Whether the option `pairs` makes it tell the relevance of nodes to one another.
+        memory: What its sweep will take, where it is one.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Score:
     options: Mapping[str, Option] = field(default_factory=dict)
     edges: "Callable[[Problem, Options], EdgeScores] | None" = None
     pairs: bool = False
+    memory: "Callable[[Problem, Options], SweepNeeds] | None" = None
 
     def run(self, problem: Problem, options: Options | None = None) -> Scores:
         """Rates the nodes of a problem.
@@ -43,9 +46,7 @@ class Score:
         """
         found = self.nodes(problem, self.filled(options or {}))
         # A score that every process computes whole may be rounded differently in each.
-        from_first(found.values)
-        from_first(found.examples)
-        return found
+        return replace(found, values=from_first(found.values), examples=from_first(found.examples))
 
     def run_edges(self, problem: Problem, options: Options | None = None) -> EdgeScores:
         """Rates every edge of the problem's model.
