@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from unweave.behaviours.task import Task
 from unweave.cost import metered
@@ -24,14 +26,13 @@ from unweave.experiments.specification import Experiment, Specification
 from unweave.model.model import Model
 from unweave.model.weights import tensors
 from unweave.patching.circuits import rows_at_once
+from unweave.scores.gradients import metric_gradients
 from unweave.scores.gradients import parts as gradient_parts
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores
-from unweave.sites import Point
 
 FEW = 4  # prompts of the calibration
 _TESTS = (24, 32)  # held-out prompts of random circuits and of the curve
-_GRAPH = (16, 6, 4)  # what autograd keeps of a block, in widths, hidden widths and patterns
 
 
 @dataclass(frozen=True)
@@ -162,14 +163,20 @@ def memory_plan(problem: Problem, method: Method, gradients: bool) -> MemoryPlan
 
 
 def _graph_bytes(problem: Problem, prompts: int) -> int:
-    """What one forward pass keeps for its backward pass."""
-    model, inputs = problem.model, problem.batch.clean
-    blocks = model.network.body.blocks
-    width, heads = blocks[0].attention.out.matrix.shape[0], blocks[0].attention.heads
-    hidden = model.units(Point("neuron", 0)) if blocks[0].mlp is not None else 0
-    positions = inputs.mask.shape[1]
-    each = sum(k * n for k, n in zip(_GRAPH, (width, hidden, heads * positions), strict=True))
-    return prompts * positions * len(blocks) * each * model.network.dtype.itemsize
+    """What a forward pass of some prompts keeps for its backward pass, seen on one prompt."""
+    model, one = problem.model, problem.batch.select(slice(0, 1))
+    own = {tensor.untyped_storage().data_ptr() for tensor in tensors(model.network)}
+    kept: dict[int, int] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    with saved_tensors_hooks(keep, lambda x: x):
+        gradients, _, _ = metric_gradients(model, one, problem.points)
+    return prompts * (sum(kept.values()) + 2 * sum(x.nbytes for x in gradients.values()))
 
 
 def _peak(parts: Mapping[str, int]) -> int:
