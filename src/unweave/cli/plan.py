@@ -38,31 +38,16 @@ def plan(
 
     Example: unweave plan ioi --granularity neuron
     """
-    from unweave.ablations.kind import ablations
+    values = locals()
     from unweave.behaviours.file import find_task
     from unweave.experiments.methods import find_method, read_options
-    from unweave.experiments.specification import Specification
     from unweave.model.loading import load
 
     found = find_task(task, first_token)
     name = found.own_model if model is None else model
-    specification = Specification(
-        task=task,
-        model=name,
-        method=method,
-        score=score,
-        search=search,
-        options=read_options(find_method(method, score, search), option or []),
-        granularity=granularity,
-        mlps=mlps,
-        ablation=ablations[ablation].name,
-        seed=seed,
-        prompts=prompts,
-        held_out=held_out,
-        bos=bos,
-        first_token=first_token,
-        only_correct=only_correct,
-    )
+    options = read_options(find_method(method, score, search), option or [])
+    own = {"method": method, "score": score, "search": search, "options": options, "seed": seed}
+    specification = given.specification(values, task, name, **own)
     show_plan(load(name, device=device, bos=bos), found, specification, as_json)
 
 

@@ -28,7 +28,7 @@ from unweave.experiments.summary import figures, row, summary
 from unweave.model.loading import load as load_model
 from unweave.model.model import Model
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 REFERENCE = "reference"
 Say = Callable[[str], None]
 Load = Callable[[str], Model]
@@ -142,7 +142,7 @@ def compare(
         folder: Where cells are, and where new ones go.
         load: Loads the model: also of finished cells it is known whether its weights changed. With
             an executor it is called in the workers: a function of a module, or a `Loader`.
-        say: Told about every cell.
+        say: Called with a line for every cell.
         executor: Runs the cells: any with `submit`, such as those of concurrent.futures, submitit
             and Ray (`unweave.experiments.executors`); None runs them here, one after the other.
 
@@ -152,7 +152,7 @@ def compare(
     comparison = comparison.checked()
     with locked(folder):
         cells = Cells(folder, comparison)
-        # Finished cells are looked at first: other settings are told before hours of work, and
+        # Finished cells are looked at first: other settings are found before hours of work, and
         # before the model is loaded.
         on_first(lambda: _check_cells(cells))
         if executor is not None:

@@ -83,7 +83,7 @@ def locked(folder: Path) -> Iterator[None]:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     check_writable(folder)
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     path = folder / _LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def _locked(folder: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
-            remove_empty(*made)
+            remove_empty(*created)
 
 
 def remove_empty(*folders: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from unweave.circuits import EdgeScores, Scores
 from unweave.decomposition.needs import SweepNeeds
 from unweave.distributed import from_first
-from unweave.errors import UnweaveError
+from unweave.errors import NotFiniteError, UnweaveError
 from unweave.graph import Graph
 from unweave.options import Option, Options, filled
 from unweave.registry import Registry
@@ -42,9 +42,17 @@ class Score:
         """Rates the nodes of a problem.
 
         Raises:
-            UnweaveError: For an unknown option, or a value outside its meaning.
+            UnweaveError: For an unknown option, a value outside its meaning, or an ablation or
+                score that is not finite.
         """
+        problem.ablation.check_finite()
         found = self.nodes(problem, self.filled(options or {}))
+        if not found.values.isfinite().all():
+            name = found.sources[int((~found.values.isfinite()).nonzero()[0])]
+            raise NotFiniteError(
+                f"score {self.name} of {name} is not finite: look for NaN or infinite values in "
+                "the model's weights"
+            )
         # A score that every process computes whole may be rounded differently in each.
         return replace(found, values=from_first(found.values), examples=from_first(found.examples))
 
