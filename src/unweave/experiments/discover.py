@@ -22,6 +22,7 @@ from unweave.evaluation.verdict import Verdict, verdict
 from unweave.experiments.patterns import head_patterns
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
+from unweave.experiments.shared_folder import open_folder
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.experiments.words import word_scores
 from unweave.model.model import Model
@@ -61,7 +62,7 @@ def discover(
     if out is None:
         return _discover(experiment, None, say)
     identity = {"specification": specification.to_dict(), "fingerprint": experiment.fingerprint}
-    folder = RunFolder.open(Path(out), identity, resume)
+    folder = open_folder(Path(out), identity, resume)
     with folder.locked():
         return folder.circuit() or _discover(experiment, folder, say)
 

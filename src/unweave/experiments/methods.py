@@ -50,6 +50,11 @@ class Method:
         search.filled(search_options)
         return Method(self.name, self.score, self.search, score_options, search_options)
 
+    def named(self) -> dict[str, Any]:
+        """The method as fields of a specification."""
+        options = {**self.score_options, **self.search_options}
+        return {"method": None, "score": self.score, "search": self.search, "options": options}
+
     def filled_score(self) -> Options:
         """All options of the score; relevance between nodes where the search asks for it."""
         score = scores[self.score]
