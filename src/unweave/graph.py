@@ -102,9 +102,18 @@ class Graph:
                 if name not in self.places:
                     known = nearest(name, self.edges, "expected e.g. a0.h0->a5.h1<q>")
                     raise UnweaveError(f"{name!r} is no edge of this model: {known}")
-                row[self.places[name]] = False
+            where = [self.places[name] for name in circuit]
+            row[tuple(torch.tensor(where, dtype=torch.long).reshape(-1, 2).T)] = False
             rows.append(row)
         return torch.stack(rows)
+
+    def among(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Edges between these nodes, from the input and to the logits."""
+        ends = {"input", "logits", *nodes}
+        rows = [d.node in ends for d in self.destinations]
+        columns = torch.tensor([source in ends for source in self.sources])
+        inside = (self.mask & torch.tensor(rows)[:, None] & columns)[self.mask]
+        return tuple(self.edges[i] for i in inside.nonzero().flatten().tolist())
 
 
 def graph_of(model: Model, post_norms: bool = True) -> Graph:
