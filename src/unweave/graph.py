@@ -181,6 +181,22 @@ def _graph(shape: tuple[tuple[int, bool, bool], ...]) -> Graph:
     return Graph(tuple(sources), tuple(destinations), source_rows, destination_rows)
 
 
+def edge_name(source: Site, target: Site) -> str:
+    """The name of an edge from a node, or `embed`, to a head's input, an MLP or the logits."""
+    before = "input" if source.point == EMBED else str(source)
+    if target.point.kind not in ("q", "k", "v"):
+        return f"{before}->{target}"
+    head = Site(Point("z", target.point.layer), target.unit)
+    return f"{before}->{head}<{target.point.kind}>"
+
+
+def edge_ends(edge: str) -> tuple[str, str, str]:
+    """Source, target and branch (q, k, v or "") of an edge, "a0.h0->a5.h1<q>"."""
+    source, _, target = edge.partition("->")
+    node, _, branch = target.partition("<")
+    return source, node, branch.rstrip(">")
+
+
 def graph_points(model: Model) -> tuple[Point, ...]:
     """Where an ablation has to hold values for the edges of a model."""
     return tuple(graph_of(model).source_rows)

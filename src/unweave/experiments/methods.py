@@ -50,6 +50,18 @@ class Method:
         search.filled(search_options)
         return Method(self.name, self.score, self.search, score_options, search_options)
 
+    def check_edges(self) -> None:
+        """Whether both parts know edges.
+
+        Raises:
+            UnweaveError: Naming the part that does not, and those that do.
+        """
+        parts = (("score", "rates", self.score, scores), ("search", "finds", self.search, searches))
+        for kind, does, name, registry in parts:
+            if registry[name].edges is None:
+                able = ", ".join(one for one in registry if registry[one].edges is not None)
+                raise UnweaveError(f"{kind} {name} {does} nodes, not edges: {able} can")
+
     def filled_score(self) -> Options:
         """All options of the score; relevance between nodes where the search asks for it."""
         score = scores[self.score]

@@ -158,9 +158,7 @@ class EdgeDescent:
         effects = self.problem.effects(circuit, edges).abs().mean(0)
         return [edges[i] for i in torch.argsort(effects, stable=True).tolist()]
 
-    def _leave(
-        self, gone: Sequence[str], found: tuple[float, float], blocks: bool = False
-    ) -> None:
+    def _leave(self, gone: Sequence[str], found: tuple[float, float], blocks: bool = False) -> None:
         state = self.state
         state.circuit, state.loss = _without(state.circuit, gone), found[0]
         state.changed = True

@@ -146,7 +146,7 @@ def _holds(run: _Run) -> bool:
 
 
 def _faithful(run: _Run, joined: Sequence[str]) -> list[str]:
-    """The smallest circuit of the way down that is faithful on the check prompts, or the nearest."""
+    """The smallest circuit of the way down that is faithful on check prompts, or the nearest."""
     circuit, path = list(joined), [list(joined)]
     for step in run.state.steps:
         gone = set(step.removed)
