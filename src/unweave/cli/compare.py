@@ -35,7 +35,7 @@ def compare(
     option: given.Options = None,
     model: given.Model = None,
     granularity: given.Granularity = "head",
-    mlps: given.Mlps = False,
+    mlps: given.Mlps = None,
     ablation: given.Ablation = "mean",
     prompts: given.Prompts = None,
     held_out: given.HeldOut = None,

@@ -49,7 +49,21 @@ Granularity = Annotated[
         "position, with @token one for each token.",
     ),
 ]
-Mlps = Annotated[bool, typer.Option("--mlps", help="MLPs are nodes too.")]
+Mlps = Annotated[
+    bool | None,
+    typer.Option(
+        "--mlps/--no-mlps",
+        help="MLPs are nodes too; by default only with --level edge.",
+        show_default=False,
+    ),
+]
+Level = Annotated[
+    str,
+    typer.Option(
+        "--level",
+        help="What circuits are made of: node, or edge for edges among the nodes found first.",
+    ),
+]
 Ablation = Annotated[
     str,
     typer.Option("--ablation", help="What replaces an ablated node: mean, counterfactual or zero."),

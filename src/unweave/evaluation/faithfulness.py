@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from unweave.errors import UnweaveError
-from unweave.scores.problem import Problem
-from unweave.sites import Site
+from unweave.scores.problem import N, Runs
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Faithfulness:
     prompts: int
 
 
-def measured(problem: Problem, circuit: Sequence[Site]) -> Faithfulness:
+def measured(problem: Runs[N], circuit: Sequence[N]) -> Faithfulness:
     """One circuit with the figures behind its faithfulness; no error where there is no scale."""
     metric, reference = problem.metric([tuple(circuit)])[0], problem.reference
     means = (float(metric.mean()), float(reference.empty.mean()), float(reference.full.mean()))
@@ -42,8 +41,6 @@ def measured(problem: Problem, circuit: Sequence[Site]) -> Faithfulness:
     return Faithfulness(*means, found.value, (found.low, found.high), found.prompts)
 
 
-def by_ablation(
-    problems: Mapping[str, Problem], circuit: Sequence[Site]
-) -> dict[str, Faithfulness]:
+def by_ablation(problems: Mapping[str, Runs[N]], circuit: Sequence[N]) -> dict[str, Faithfulness]:
     """Faithfulness of one circuit under each ablation."""
     return {name: measured(problem, circuit) for name, problem in problems.items()}

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from unweave.errors import UnweaveError
-from unweave.scores.problem import Problem
-from unweave.sites import Site
+from unweave.scores.problem import N, Runs
 
 FRACTIONS = tuple(tenth / 10 for tenth in range(1, 11))
 MARK = 0.8  # q*: the share of random circuits that the paper asks a circuit to beat
@@ -69,7 +68,7 @@ class Chance:
 
 
 def random_circuits(
-    problem: Problem,
+    problem: Runs[N],
     fractions: Sequence[float] = FRACTIONS,
     draws: int = DRAWS,
     seed: int = 0,
@@ -106,8 +105,8 @@ def against(faithfulness: float, size: int, drawn: Sequence[Draws], mark: float 
 
 
 def chance(
-    problem: Problem,
-    circuit: Collection[Site],
+    problem: Runs[N],
+    circuit: Collection[N],
     fractions: Sequence[float] = FRACTIONS,
     draws: int = DRAWS,
     seed: int = 0,

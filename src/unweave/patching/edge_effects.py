@@ -4,6 +4,9 @@ A removed edge counts as 1 and a kept one as 0 in an edge-patched run; the metri
 these numbers says what each edge would take away or bring back:
 
     effect(e) = −∂m/∂removed_e ≈ m(C with e) − m(C without e).
+
+At the circuit itself an edge into a saturated softmax has no derivative, however much it is needed;
+where all edges are partly removed, it has one.
 """
 
 import torch
@@ -22,7 +25,12 @@ _ROWS = 8
 
 
 def edge_effects(
-    model: Model, batch: Batch, removed: Removed, ablation: Ablation, active: tuple[int, ...]
+    model: Model,
+    batch: Batch,
+    removed: Removed,
+    ablation: Ablation,
+    active: tuple[int, ...],
+    faded: float = 0.0,
 ) -> Float[Tensor, "part destination source"]:
     """Effects of all edges from active sources at one circuit, by parts of the examples.
 
@@ -30,6 +38,7 @@ def edge_effects(
         removed: The edges that the circuit lacks: one row.
         active: Numbers of the sources whose edges are asked for: at least those that the circuit
             keeps an edge of. Effects of other edges are 0.
+        faded: The part of every kept edge that is removed.
 
     Returns:
         The mean over the examples of each part.
@@ -38,7 +47,8 @@ def edge_effects(
     found = []
     for i in range(0, len(batch), _ROWS):
         part = slice(i, min(i + _ROWS, len(batch)))
-        weights = removed[:, :, columns].to(device, model.network.dtype).requires_grad_()
+        weights = removed[:, :, columns].to(device, model.network.dtype)
+        weights = weights.clamp(min=faded).requires_grad_()
         with torch.enable_grad(), with_backward():
             examples, base = batch.select(part), ablation.select(part)
             metric = patched_metric(model, examples, weights, base, active)

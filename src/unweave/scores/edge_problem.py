@@ -70,11 +70,17 @@ class EdgeProblem(Runs[str]):
             ]
         )
 
-    def effects(self, circuit: Sequence[str], edges: Sequence[str]) -> Float[Tensor, "part edge"]:
-        """To first order what each edge adds to the circuit's metric, by parts of the prompts."""
+    def effects(
+        self, circuit: Sequence[str], edges: Sequence[str], faded: float = 0.0
+    ) -> Float[Tensor, "part edge"]:
+        """To first order what each edge adds to the circuit's metric, by parts of the prompts.
+
+        Args:
+            faded: The part of every kept edge that is removed.
+        """
         places = self.graph.places
         active = tuple(sorted({places[name][1] for name in (*circuit, *edges)}))
         removed = self.graph.removed([circuit])
-        found = edge_effects(self.model, self.batch, removed, self.ablation, active)
+        found = edge_effects(self.model, self.batch, removed, self.ablation, active, faded)
         rows, columns = zip(*(places[name] for name in edges), strict=True)
         return found[:, list(rows), list(columns)]

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.circuits import EdgeScores, Scores
+from unweave.errors import UnweaveError
 from unweave.options import Option, Options, filled
 from unweave.registry import Registry
 from unweave.scores.edge_problem import EdgeProblem
