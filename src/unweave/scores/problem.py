@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -97,7 +97,7 @@ class Runs(ABC, Generic[N]):
         """The metric of a circuit without each of its own nodes, and with each of the others."""
 
     @abstractmethod
-    def select(self, examples: slice) -> Self:
+    def select(self, examples: slice) -> "Runs[N]":
         """The same on a part of the prompts."""
 
     @cached_property
