@@ -17,9 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from unweave.cost import metered
+from unweave.evaluation.mib import area, kept_counts
 from unweave.experiments.discover import forward_tokens
 from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.specification import Experiment, Specification
@@ -31,15 +30,12 @@ from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.score import scores
 from unweave.search.search import Finding, searches
 
-SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-
 
 def mib_cmd(problem: EdgeProblem, ranking: tuple[str, ...]) -> tuple[float, list[float]]:
     """∫ |1 − f| over the kept share, and f at each share."""
-    sizes = [max(1, round(share * len(ranking))) for share in SHARES]
+    sizes = kept_counts(len(ranking))
     values = [float(problem.faithfulness([ranking[:size]])[0]) for size in sizes]
-    off = (1 - torch.tensor(values, dtype=torch.double)).abs()
-    return float(torch.trapezoid(off, torch.tensor(SHARES, dtype=torch.double))), values
+    return area([abs(1 - value) for value in values]), values
 
 
 def ours(edges: EdgeExperiment, price: float) -> tuple[Finding, dict[str, Any]]:

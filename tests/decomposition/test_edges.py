@@ -112,9 +112,7 @@ def test_local_scores_are_the_readers_own_loss_times_its_gradient(shape):
     names = [name for name in graph.edges if not name.endswith("->logits")]
     reads = batch.readout.read.repeat(len(names))[:, None]
     removed = removed_one_by_one(graph, names)
-    every = tuple(range(len(graph.sources)))
-    blocks = model.network.body.blocks
-    ops = Watch(graph, blocks, removed, problem.ablation, len(batch), reads, every)
+    ops = Watch(graph, model.network.body.blocks, removed, problem.ablation, len(batch), reads)
     with torch.no_grad():
         run(model.network, repeat_inputs(batch.clean, len(names)), ops)
     examples, last = torch.arange(len(batch)), len(model.network.body.blocks) - 1

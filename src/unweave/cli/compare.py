@@ -47,6 +47,13 @@ def compare(
         ),
     ] = None,
     draws: Annotated[int, typer.Option(min=1, help="Random circuits of each size.")] = 10,
+    protocol: Annotated[
+        str,
+        typer.Option(
+            help="curve: our nodes, ablation and curve; mib: CPR and CMD by MIB's protocol, as "
+            "unweave mib run (--methods, --model, --prompts, --held-out, --seeds)."
+        ),
+    ] = "curve",
     device: given.Device = "cpu",
     bos: given.Bos = None,
     first_token: given.FirstToken = False,
@@ -61,6 +68,13 @@ def compare(
 
     Example: unweave compare ioi docstring --score decomposition,eap --search top,eliminate
     """
+    if protocol == "mib":
+        from unweave.cli.mib import show, table_of
+
+        table = table_of(tasks, methods, "node", model, prompts, held_out, seeds)
+        return show(table, out, device, bos, quiet, as_json)
+    if protocol != "curve":
+        raise UnweaveError(f"--protocol {protocol}: expected curve or mib")
     from contextlib import nullcontext
 
     from rich.console import Console
@@ -74,7 +88,7 @@ def compare(
     from unweave.model.loading import load
     from unweave.progress import silent
 
-    model = _own_model(tasks) if model is None else model
+    model = common_model(tasks) if model is None else model
     base = Specification(
         task=tasks[0],
         model=model,
@@ -88,7 +102,7 @@ def compare(
         only_correct=only_correct,
     )
     chosen = _methods(methods, score, search, option or [])
-    comparison = Comparison(tuple(tasks), base, chosen, _seeds(seeds), draws)
+    comparison = Comparison(tuple(tasks), base, chosen, read_seeds(seeds), draws)
     folder = out or Path("runs") / f"compare-{Path(model).name}"
     console = Console(stderr=True, highlight=False)
 
@@ -148,7 +162,7 @@ def _listed(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _own_model(tasks: Sequence[str]) -> str:
+def common_model(tasks: Sequence[str]) -> str:
     """The model that all of the tasks are run on unless told otherwise."""
     from unweave.behaviours.file import find_task
 
@@ -163,8 +177,8 @@ def _own_model(tasks: Sequence[str]) -> str:
 
 
 _COLUMNS = (
-    ("CMD", "cmd", ".3f"),
-    ("CPR", "cpr", ".3f"),
+    ("gap", "curve_gap", ".3f"),
+    ("area", "curve_area", ".3f"),
     ("k95", "k95", ".0f"),
     ("AUC", "auc", ".2f"),
     ("nodes", "size", ".0f"),
@@ -209,9 +223,10 @@ def tables(record: Mapping[str, Any]) -> list[Any]:
 
 def _caption(record: Mapping[str, Any]) -> str:
     return (
-        "CMD, CPR, k95: the ranking on held-out prompts; eliminate orders the nodes outside "
-        "its circuit by measured faithfulness unless -o order=left; nodes, f, |1−f|: the circuit "
-        "that the method returns; score, fwd: cost in forward passes of the score, and of score "
+        "gap, area (of the curve), k95: the ranking on held-out prompts; eliminate orders the "
+        "nodes outside its circuit by measured faithfulness unless -o order=left; nodes, f, "
+        "|1−f|: the circuit that the method returns; score, fwd: cost in forward passes of the "
+        "score, and of score "
         f"and search; means of {len(record['seeds'])} seed(s)"
     )
 
@@ -221,7 +236,7 @@ def _figure(row: Mapping[str, Any], name: str, spec: str) -> str:
     return "–" if value is None else format(value, spec)
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def read_seeds(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:

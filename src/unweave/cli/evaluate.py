@@ -100,7 +100,7 @@ def _lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append((f"faithfulness, {name} ablation", f"{value}  ({ends})"))
     for name, curve in record.get("curves", {}).items():
         crossings = f"k80 {curve['k80']}, k95 {curve['k95']}"
-        figures = f"CMD {curve['cmd']:.3f}, CPR {curve['cpr']:.3f}, {crossings}"
+        figures = f"curve gap {curve['curve_gap']:.3f}, area {curve['curve_area']:.3f}, {crossings}"
         lines.append((f"ranking, {name} ablation", figures))
     for name, value in record["known"].items():
         lines.append((f"{name} circuit", f"faithfulness {value:.3f}"))

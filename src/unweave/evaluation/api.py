@@ -26,7 +26,7 @@ from unweave.sites import Site, parse
 
 EvaluationPart = Literal["curve", "roc", "chance", "completeness", "minimality", "stability"]
 PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Evaluation:
 def curve_json(curve: Curve) -> dict[str, Any]:
     """A curve with its areas and first crossings."""
     crossings = {"k80": curve.first(0.8), "k95": curve.first(0.95)}
-    return {**asdict(curve), "cpr": curve.cpr, "cmd": curve.cmd, **crossings}
+    return {**asdict(curve), "curve_gap": curve.gap, "curve_area": curve.area, **crossings}
 
 
 def chance_json(chance: Chance) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from unweave.experiments.specification import Experiment, Specification
 from unweave.experiments.summary import figures, row, summary
 from unweave.model.model import Model
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 REFERENCE = "reference"
 Say = Callable[[str], None]
 

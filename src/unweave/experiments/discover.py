@@ -177,8 +177,8 @@ def _keep(
         "overshoot": [{"site": n, "effect": e} for n, e in judged.overshoot.items()],
         "curve": asdict(curve),
         "summary": {
-            "cmd": curve.cmd,
-            "cpr": curve.cpr,
+            "curve_gap": curve.gap,
+            "curve_area": curve.area,
             "k80": curve.first(0.8),
             "k95": curve.first(0.95),
             "prompts": curve.prompts,

@@ -14,7 +14,14 @@ from typing import Any, Generic
 
 from unweave.circuits import Scores
 from unweave.errors import UnweaveError
-from unweave.evaluation.api import PARTS, Evaluation, coarse_sizes, complete, known_faithfulness
+from unweave.evaluation.api import (
+    PARTS,
+    SCHEMA_VERSION,
+    Evaluation,
+    coarse_sizes,
+    complete,
+    known_faithfulness,
+)
 from unweave.evaluation.checks import completeness, minimality
 from unweave.evaluation.curves import curve_sizes, faithfulness_curve
 from unweave.evaluation.faithfulness import by_ablation
@@ -239,6 +246,7 @@ def _settings(run: Run, experiment: Experiment, n: int | None, draws: int) -> di
     named = "\n".join((*run.circuit.nodes, "", *ranking, *(e.name for e in run.circuit.edges)))
     return plain(
         {
+            "schema_version": SCHEMA_VERSION,
             "specification": run.specification.to_dict(),
             "fingerprint": experiment.fingerprint,
             "nodes": hashlib.blake2b(named.encode(), digest_size=8).hexdigest(),

@@ -119,7 +119,7 @@ _PAIR = each(number, 2)
 def curve(value: Any, where: str) -> None:
     """Sizes with the faithfulness at each."""
     lists = {"sizes": each(whole), **dict.fromkeys(("faithfulness", "low", "high"), each(number))}
-    figures = dict.fromkeys(("cmd", "cpr", "k80", "k95"), number)
+    figures = dict.fromkeys(("curve_gap", "curve_area", "k80", "k95"), number)
     fields(lists | figures | {"nodes": whole}, ("sizes", "faithfulness"))(value, where)
     for name in lists:
         if value.get(name) and len(value[name]) != len(value["sizes"]):

@@ -42,7 +42,8 @@ class EdgePatch(Plain):
         removed: Which edges from active sources each circuit lacks; a number counts for a part, so
             that there is a derivative.
         reads: The position that is read after the last attention.
-        active: Numbers of the sources that have edges; the others are at their ablation.
+        active: Numbers of the sources that have edges, in order; the others are at their ablation.
+            None given: all of them.
         gaps: out_u(μ) − out_u of each active source so far:
             [circuit, source, batch, position, d_model].
         pre: Norms between the residual stream and a branch of this block: applied at the branch,
@@ -55,11 +56,15 @@ class EdgePatch(Plain):
     ablation: Ablation
     batch: int
     reads: Int[Tensor, "row 1"]
-    active: tuple[int, ...]
+    active: Sequence[int] = ()
     left: Int[Tensor, "row 1"] | None = None
     layer: int = 0
     gaps: Tensor | None = None
     pre: dict[str, Norm] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.active and self.removed.shape[2]:
+            self.active = range(len(self.graph.sources))
 
     def norm(self, x: Tensor, w: Norm, place: str) -> Tensor:
         branch, _, which = place.partition(".")

@@ -63,8 +63,8 @@ function verdictFacts(run) {
   }
   const over = asList(run.overshoot);
   if (over.length) facts.push(["above 1 because of", over.slice(0, 8).map((o) => `${show(o.site, 20)} ${signed(o.effect)}`).join(", "), "nodes outside the circuit that lower the metric"]);
-  const {cmd, cpr, k80, k95} = asMap(run.summary);
-  if (isNumber(cmd)) facts.push(["size for 80% and 95%", `${num(k80)} and ${num(k95)} nodes`, "the first sizes on discover's curve with faithfulness ≥ 0.8 and ≥ 0.95"], ["CMD, CPR", `${num(cmd)}, ${num(cpr)}`, "areas of |1 − faithfulness| and of faithfulness over the fraction of nodes, on discover's curve"]);
+  const {curve_gap: gap, curve_area: area, k80, k95} = asMap(run.summary);
+  if (isNumber(gap)) facts.push(["size for 80% and 95%", `${num(k80)} and ${num(k95)} nodes`, "the first sizes on discover's curve with faithfulness ≥ 0.8 and ≥ 0.95"], ["curve gap, curve area", `${num(gap)}, ${num(area)}`, "areas of |1 − faithfulness| and of faithfulness over the fraction of nodes, on discover's curve"]);
   if (ev.stability) facts.push(["stability", num(ev.stability.overlap, 2), `Jaccard overlap of the top nodes with those of resampled prompts; ${num(ev.stability.between, 2)} between resamples (evaluate)`]);
   return facts;
 }
