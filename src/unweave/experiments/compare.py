@@ -14,6 +14,8 @@ from typing import Any
 from unweave.behaviours.file import find_task
 from unweave.errors import UnweaveError
 from unweave.experiments.comparison_cells import method_cell, reference_cell
+from unweave.experiments.edge_cells import edge_method_cell, edge_reference_cell
+from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.files import plain, read_json, write_json
 from unweave.experiments.locking import locked
 from unweave.experiments.methods import METHODS, Method
@@ -53,9 +55,14 @@ class Comparison:
             raise UnweaveError("nothing to compare: name a task, such as ioi, and a seed")
         for name in self.tasks:
             find_task(name, self.base.first_token)
-        methods = {method.name: method for method in self.methods or METHODS.values()}
+        methods = {method.name: method for method in self.methods or self._all()}
         tasks, seeds = tuple(dict.fromkeys(self.tasks)), tuple(dict.fromkeys(self.seeds))
         return replace(self, tasks=tasks, seeds=seeds, methods=tuple(methods.values()))
+
+    def _all(self) -> list[Method]:
+        """Every named method that finds what circuits are made of."""
+        edges = self.base.level == "edge"
+        return [method for method in METHODS.values() if method.finds_edges or not edges]
 
 
 @dataclass(frozen=True)
@@ -198,6 +205,7 @@ def _task_cells(
     """The reference and each method's cell, from files where they are there."""
     # Prompts and ablations are made when the first cell asks for them.
     experiment = Experiment.set_up(replace(cells.comparison.base, task=task, seed=seed), model)
+    edges = EdgeExperiment(experiment) if experiment.specification.level == "edge" else None
 
     def cell(name: str, method: Method | None) -> dict[str, Any]:
         done = cells.read(task, name, method, seed)
@@ -206,7 +214,11 @@ def _task_cells(
             return done
         say(f"{task}, {name}, seed {seed}")
         try:
-            if method is None:
+            if edges is not None and method is None:
+                made = edge_reference_cell(edges, cells.comparison.draws)
+            elif edges is not None and method is not None:
+                made = edge_method_cell(edges, method)
+            elif method is None:
                 made = reference_cell(experiment, cells.comparison.draws)
             else:
                 made = method_cell(experiment, method)

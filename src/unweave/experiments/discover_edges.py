@@ -51,7 +51,7 @@ def discover_edges(experiment: Experiment, folder: RunFolder | None, say: Say) -
     scores, nodes = None, ()
     if search.nodes_first:
         scores, finding = find_nodes(experiment, folder, ledger, say)
-        scores, nodes = replace(scores, order=finding.ranking), _joined(experiment, finding)
+        scores, nodes = replace(scores, order=finding.ranking), edges.joined(finding.circuit)
     rated, found = _find_edges(edges, nodes, folder, ledger, say)
     say(f"Measuring {len(found.circuit)} edges on {len(edges.held_out.batch)} other prompts")
     with ledger.phase("evaluation"):
@@ -61,12 +61,6 @@ def discover_edges(experiment: Experiment, folder: RunFolder | None, say: Say) -
         rated = replace(rated, order=found.ranking)
         _keep(edges, folder, scores, rated, found, circuit, judged, ledger)
     return circuit
-
-
-def _joined(experiment: Experiment, finding: Finding) -> tuple[str, ...]:
-    """The nodes that edges may lead between: MLPs that are never ablated are among them."""
-    mlps = () if experiment.specification.mlps else tuple(map(str, experiment.model.mlps()))
-    return (*finding.circuit, *(name for name in mlps if name not in finding.circuit))
 
 
 def _find_edges(

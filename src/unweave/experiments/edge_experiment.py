@@ -1,5 +1,6 @@
 """An experiment whose circuits are made of edges: its prompts with ablations at every node."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -37,6 +38,12 @@ class EdgeExperiment:
         """What scores of edges are given: the prompts to search on."""
         found = self.discovery
         return Problem(found.model, found.batch, self.experiment.nodes, found.ablation)
+
+    def joined(self, circuit: Sequence[str]) -> tuple[str, ...]:
+        """Nodes that edges may lead between: MLPs that are never ablated are always among them."""
+        how, model = self.experiment.specification, self.experiment.model
+        mlps = [] if how.mlps else list(map(str, model.mlps()))
+        return tuple(dict.fromkeys((*circuit, *mlps)))
 
     def problem(self, part: Part, n: int | None = None) -> EdgeProblem:
         """Prompts of a part."""

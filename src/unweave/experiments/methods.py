@@ -50,8 +50,13 @@ class Method:
         search.filled(search_options)
         return Method(self.name, self.score, self.search, score_options, search_options)
 
+    @property
+    def finds_edges(self) -> bool:
+        """Whether both parts know edges."""
+        return scores[self.score].edges is not None and searches[self.search].edges is not None
+
     def check_edges(self) -> None:
-        """Whether both parts know edges.
+        """Checks that both parts know edges.
 
         Raises:
             UnweaveError: Naming the part that does not, and those that do.
