@@ -259,9 +259,9 @@ class Circuit:
         interval: The 95% interval of the faithfulness over prompts.
         prompts: How many prompts it was measured on.
         evidence: By node, how certain it is; empty where that was not measured.
-        edges: Of a circuit of edges, the most important first: faithfulness is then that of the
-            edges alone, and the nodes are their ends.
-        edges_total: How many edges the model has.
+        edges: Edges among the nodes that were tested, the most important first.
+        edges_total: Of a circuit of edges, how many edges the model has: faithfulness is then that
+            of the edges alone, and the nodes are their ends.
     """
 
     nodes: tuple[str, ...]
@@ -287,12 +287,12 @@ class Circuit:
     @property
     def level(self) -> str:
         """What it is made of: "node" or "edge"."""
-        return "edge" if self.edges else "node"
+        return "edge" if self.edges_total else "node"
 
     @property
     def parts(self) -> str:
         """What it is made of in words: "12 of 144 nodes", "30 of 32491 edges among 9 nodes"."""
-        if self.edges:
+        if self.level == "edge":
             return f"{len(self.edges)} of {self.edges_total} edges among {self.size} nodes"
         return f"{self.size} of {self.total} nodes"
 
@@ -308,11 +308,9 @@ class Circuit:
             | (self.evidence[site].to_json() if site in self.evidence else {})
             for site, score in zip(self.nodes, self.scores, strict=True)
         ]
-        edges = {
-            "level": "edge",
-            "edges_total": self.edges_total,
-            "edges": [edge.to_json() for edge in self.edges],
-        }
+        edges = {"edges": [edge.to_json() for edge in self.edges]} if self.edges else {}
+        if self.level == "edge":
+            edges |= {"level": "edge", "edges_total": self.edges_total}
         return {
             "schema_version": self.SCHEMA,
             "task": self.task,
@@ -325,7 +323,7 @@ class Circuit:
             "prompts": self.prompts,
             "faithfulness_on_discovery": self.found,
             "nodes": nodes,
-            **(edges if self.edges else {}),
+            **edges,
         }
 
     @staticmethod
@@ -368,7 +366,7 @@ class Circuit:
     def _repr_html_(self) -> str:
         told = f"{self.parts}, faithfulness {self.faithfulness:.3f}"
         rows = list(zip(self.nodes, self.scores, strict=True))
-        if self.edges:
+        if self.level == "edge":
             rows = [(edge.name, edge.effect) for edge in self.edges]
         return _html_table(told, rows, (self.task, self.model, self.method))
 

@@ -116,7 +116,7 @@ def to_eap_ig(
         UnweaveError: For a node that this format has no name for.
     """
     graph = shape.graph()
-    if circuit.edges:
+    if circuit.level == "edge":
         return _edges_to_eap_ig(circuit, shape, graph, scores or {}, rated or {})
     known = set(graph.sources)
     chosen = {_whole(node, known) for node in circuit.nodes}
@@ -187,7 +187,7 @@ def from_eap_ig(record: Mapping[str, Any]) -> Circuit:
         inside = {*ENDS, *(name for name, (_, there) in found.items() if there)}
         wholes = {_whole(node, set(found)) for node in own.nodes}
         kept = {name for name, edge in record["edges"].items() if edge["in_graph"]}
-        if own.edges and kept == {edge.name for edge in own.edges}:
+        if own.level == "edge" and kept == {edge.name for edge in own.edges}:
             return own
         if wholes <= inside and {*chosen} <= wholes:
             return own

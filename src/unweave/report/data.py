@@ -98,7 +98,7 @@ def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
 def _counted(run: ShownRun) -> dict[str, Any]:
     """What curves and random circuits count: the edges of a circuit of edges, else nodes."""
     circuit, total = run.circuit, run.record.get("nodes_total") or run.circuit.total
-    if circuit.edges:
+    if circuit.level == "edge":
         total = circuit.edges_total
         return {"what": "edges", "size": len(circuit.edges), "total": total}
     return {"what": "nodes", "size": circuit.size, "total": total or len(run.ranking)}

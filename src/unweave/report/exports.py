@@ -93,7 +93,7 @@ def neuronpedia(run: ShownRun) -> str:
     metric = {"node_id": logit, "feature": 0, "layer": str(top), "ctx_idx": last}
     metric |= {"feature_type": "logit", "jsNodeId": f"{top}_0-0", "clerp": answer}
     metric |= {"influence": None, "activation": None, "is_target_logit": True}
-    links = _edge_links(run, ids, logit) if run.circuit.edges else _links(run, ids, logit)
+    links = _edge_links(run, ids, logit) if run.circuit.level == "edge" else _links(run, ids, logit)
     return _dump(
         {
             "metadata": _metadata(run, str(prompt.get("clean", "")), tokens),
