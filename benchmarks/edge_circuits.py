@@ -93,7 +93,7 @@ def cell(model: Model, task: str, seed: int, method: str, given: argparse.Namesp
         "cmd": cmd,
         "f_at_shares": values,
         "seconds": round(seconds, 1),
-        "forwards": round(meter.tokens / forward_tokens(edges.scored), 1),
+        "forwards": round(meter.tokens / forward_tokens(model, edges.discovery.batch), 1),
         "prompts": len(edges.discovery.batch),
         "held_out": len(held_out.batch),
         **more,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from oracles.deaths import Deadly, Death, result
 from oracles.edge_runs import plain_edge_faithfulness
 from safetensors.torch import load_file
-from test_run_folder import Deadly, Death, result
 
 from unweave.behaviours.synthetic.known_edges import known_edges
 from unweave.circuits import Circuit

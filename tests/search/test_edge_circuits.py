@@ -108,10 +108,10 @@ def test_one_edge_circuit_costs_one_forward_pass(problem):
     nodes = tiny_problem("gpt2")
     with metered() as meter:
         problem.metric([problem.nodes[::2]])
-    assert meter.tokens / forward_tokens(nodes) == 1
+    assert meter.tokens / forward_tokens(nodes.model, nodes.batch) == 1
     with metered() as meter:
         problem.effects(problem.nodes[::2], problem.nodes)
-    assert meter.tokens / forward_tokens(nodes) == 3
+    assert meter.tokens / forward_tokens(nodes.model, nodes.batch) == 3
 
 
 @pytest.fixture(scope="module")

@@ -15,23 +15,42 @@ if TYPE_CHECKING:
     from unweave.experiments.methods import Method
 
 
+TaskNames = Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl and .csv files.")]
+Methods = Annotated[
+    str,
+    typer.Option(
+        help="Methods with commas between: names, or SCORE+SEARCH such as eap-ig+eliminate; "
+        "all named methods unless given."
+    ),
+]
+ScoreNames = Annotated[
+    str,
+    typer.Option(help="Scores with commas between, each behind every --search."),
+]
+SearchNames = Annotated[
+    str, typer.Option(help="Searches with commas between, each behind every --score.")
+]
+Seeds = Annotated[str, typer.Option(help="Numbers with commas between.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the cells; by default runs/compare-MODEL.", show_default=False),
+]
+Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size.")]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help="curve: our nodes, ablation and curve; mib: CPR and CMD by MIB's protocol, as "
+        "unweave mib run (--methods, --model, --prompts, --held-out, --seeds)."
+    ),
+]
+
+
 @commands.register("compare")
 def compare(
-    tasks: Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl and .csv files.")],
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="Methods with commas between: names, or SCORE+SEARCH such as eap-ig+eliminate; "
-            "all named methods unless given."
-        ),
-    ] = "",
-    score: Annotated[
-        str,
-        typer.Option(help="Scores with commas between, each behind every --search."),
-    ] = "",
-    search: Annotated[
-        str, typer.Option(help="Searches with commas between, each behind every --score.")
-    ] = "",
+    tasks: TaskNames,
+    methods: Methods = "",
+    score: ScoreNames = "",
+    search: SearchNames = "",
     option: given.Options = None,
     model: given.Model = None,
     granularity: given.Granularity = "head",
@@ -40,21 +59,10 @@ def compare(
     ablation: given.Ablation = "mean",
     prompts: given.Prompts = None,
     held_out: given.HeldOut = None,
-    seeds: Annotated[str, typer.Option(help="Numbers with commas between.")] = "0",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the cells; by default runs/compare-MODEL.", show_default=False
-        ),
-    ] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Random circuits of each size.")] = 10,
-    protocol: Annotated[
-        str,
-        typer.Option(
-            help="curve: our nodes, ablation and curve; mib: CPR and CMD by MIB's protocol, as "
-            "unweave mib run (--methods, --model, --prompts, --held-out, --seeds)."
-        ),
-    ] = "curve",
+    seeds: Seeds = "0",
+    out: Out = None,
+    draws: Draws = 10,
+    protocol: Protocol = "curve",
     device: given.Device = "cpu",
     bos: given.Bos = None,
     first_token: given.FirstToken = False,
@@ -69,6 +77,7 @@ def compare(
 
     Example: unweave compare ioi docstring --score decomposition,eap --search top,eliminate
     """
+    values = locals()
     if protocol == "mib":
         from unweave.cli.mib import show, table_of
 
@@ -80,29 +89,14 @@ def compare(
 
     from rich.console import Console
 
-    from unweave.ablations.kind import ablations
     from unweave.experiments.compare import Comparison
     from unweave.experiments.compare import compare as run
-    from unweave.experiments.files import plain
     from unweave.experiments.locking import check_writable
-    from unweave.experiments.specification import Specification
     from unweave.model.loading import load
     from unweave.progress import silent
 
     model = common_model(tasks) if model is None else model
-    base = Specification(
-        task=tasks[0],
-        model=model,
-        granularity=granularity,
-        mlps=mlps,
-        ablation=ablations[ablation].name,
-        prompts=prompts,
-        held_out=held_out,
-        bos=bos,
-        first_token=first_token,
-        only_correct=only_correct,
-        level=level,
-    )
+    base = given.specification(values, tasks[0], model)
     chosen = _methods(methods, score, search, option or [], level == "edge")
     comparison = Comparison(tuple(tasks), base, chosen, read_seeds(seeds), draws)
     folder = out or Path("runs") / f"compare-{Path(model).name}"
@@ -119,6 +113,14 @@ def compare(
     except KeyboardInterrupt:
         say(f"finished cells are in {folder}: the same command goes on")
         raise
+    _show(record, folder, as_json)
+
+
+def _show(record: Mapping[str, Any], folder: Path, as_json: bool) -> None:
+    from rich.console import Console
+
+    from unweave.experiments.files import plain
+
     if as_json:
         typer.echo(json.dumps(plain(record), indent=2))
         return
@@ -167,7 +169,7 @@ def _listed(text: str) -> list[str]:
 
 
 def common_model(tasks: Sequence[str]) -> str:
-    """The model that all of the tasks are run on unless told otherwise."""
+    """The model that all of the tasks are run on by default."""
     from unweave.behaviours.file import find_task
 
     own = {name: find_task(name).own_model for name in tasks}

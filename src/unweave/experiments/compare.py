@@ -140,7 +140,7 @@ def compare(
     Args:
         folder: Where cells are, and where new ones go.
         load: Loads the model: also of finished cells it is known whether its weights changed.
-        say: Told about every cell.
+        say: Called with a line for every cell.
 
     Raises:
         UnweaveError: When a finished cell is broken, or has other settings, weights or prompts.
@@ -148,7 +148,7 @@ def compare(
     comparison = comparison.checked()
     with locked(folder):
         cells = Cells(folder, comparison)
-        # Finished cells are looked at first: other settings are told before hours of work, and
+        # Finished cells are looked at first: other settings are found before hours of work, and
         # before the model is loaded.
         _check_cells(cells)
         model = load(comparison.base.model)
@@ -215,14 +215,14 @@ def _task_cells(
         say(f"{task}, {name}, seed {seed}")
         try:
             if edges is not None and method is None:
-                made = edge_reference_cell(edges, cells.comparison.draws)
+                found = edge_reference_cell(edges, cells.comparison.draws)
             elif edges is not None and method is not None:
-                made = edge_method_cell(edges, method)
+                found = edge_method_cell(edges, method)
             elif method is None:
-                made = reference_cell(experiment, cells.comparison.draws)
+                found = reference_cell(experiment, cells.comparison.draws)
             else:
-                made = method_cell(experiment, method)
-            return cells.write(task, name, method, seed, made)
+                found = method_cell(experiment, method)
+            return cells.write(task, name, method, seed, found)
         except UnweaveError as error:
             say(f"{task}, {name}, seed {seed}: {error}")
             return {**_key(task, name, seed), "error": str(error)}

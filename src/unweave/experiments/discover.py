@@ -32,7 +32,6 @@ from unweave.scores.problem import Problem
 from unweave.search.search import PRICE, Finding
 from unweave.sites import parse
 
-_CURVE_PROMPTS = 32
 _CANDIDATES = 8  # nodes outside the circuit that may take another's place
 
 
@@ -82,10 +81,10 @@ def _discover(experiment: Experiment, folder: RunFolder | None, say: Say) -> Cir
     say(f"Measuring {len(finding.circuit)} nodes on {len(held_out.batch)} other prompts")
     with ledger.phase("evaluation"):
         circuit = _circuit(experiment, scores, finding)
-        judged = _verdict(experiment, finding, circuit)
+        assessed = _verdict(experiment, finding, circuit)
         curve = _curve(held_out, scores, circuit.size)
     if folder is not None:
-        _keep(experiment, folder, scores, finding, circuit, judged, curve, ledger)
+        _keep(experiment, folder, scores, finding, circuit, assessed, curve, ledger)
     return circuit
 
 
@@ -111,11 +110,10 @@ def _circuit(experiment: Experiment, scores: Scores, finding: Finding) -> Circui
 
 def _evidence(experiment: Experiment, finding: Finding) -> dict[str, Evidence]:
     """How certain each node is, on prompts that neither the search nor the report uses."""
-    check = experiment.problem("check", len(experiment.discovery.batch))
     own = set(finding.circuit)
     outside = [parse(name) for name in finding.ranking if name not in own][:_CANDIDATES]
     price = experiment.specification.resolved.filled_search().get("price", PRICE.default)
-    return certainty(check, finding.sites, outside, price)
+    return certainty(experiment.check, finding.sites, outside, price)
 
 
 def _verdict(experiment: Experiment, finding: Finding, circuit: Circuit) -> Verdict:
@@ -127,7 +125,8 @@ def _verdict(experiment: Experiment, finding: Finding, circuit: Circuit) -> Verd
     effects = {name: one.effect for name, one in circuit.evidence.items()}
     over = circuit.faithfulness > 1 and circuit.interval[0] > 1
     lowering = _lowering(experiment, finding) if over else {}
-    return verdict(known, finding.sites, effects, lowering, how.seed)
+    checked, new = len(experiment.check.batch), experiment.task.new_templates
+    return verdict(known, finding.sites, effects, checked, lowering, how.seed, new)
 
 
 def _lowering(experiment: Experiment, finding: Finding) -> dict[str, float]:
@@ -141,12 +140,12 @@ def _lowering(experiment: Experiment, finding: Finding) -> dict[str, float]:
 
 
 def _curve(problem: Problem, scores: Scores, size: int) -> Curve:
-    """A coarse curve on some of the held-out prompts; `unweave evaluate` draws the whole of it."""
+    """A coarse curve on the prompts of the circuit's faithfulness, so that the two agree;
+    `unweave evaluate` draws a finer one."""
     count = len(problem.nodes)
-    part = problem.select(slice(0, min(len(problem.batch), _CURVE_PROMPTS)))
     sizes = {0, 1, size // 4, size // 2, 3 * size // 4, size, 3 * size // 2, 2 * size, 4 * size}
     sizes = sorted({min(one, count) for one in sizes} | {count // 2, count})
-    return faithfulness_curve(part, [parse(name) for name in scores.ranking()], sizes)
+    return faithfulness_curve(problem, [parse(name) for name in scores.ranking()], sizes)
 
 
 def _keep(
@@ -155,7 +154,7 @@ def _keep(
     scores: Scores,
     finding: Finding,
     circuit: Circuit,
-    judged: Verdict,
+    assessed: Verdict,
     curve: Curve,
     ledger: "Ledger",
 ) -> None:
@@ -173,8 +172,8 @@ def _keep(
         },
         "rounds": [asdict(one) for one in finding.rounds],
         "elimination": [asdict(step) for one in finding.rounds for step in one.steps],
-        "verdict": judged.to_json(circuit),
-        "overshoot": [{"site": n, "effect": e} for n, e in judged.overshoot.items()],
+        "verdict": assessed.to_json(circuit),
+        "overshoot": [{"site": n, "effect": e} for n, e in assessed.overshoot.items()],
         "curve": asdict(curve),
         "summary": {
             "curve_gap": curve.gap,

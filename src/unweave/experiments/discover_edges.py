@@ -30,7 +30,6 @@ from unweave.scores.score import scores as registered_scores
 from unweave.search.search import Finding, searches
 from unweave.sites import parse
 
-_EVIDENCE_PROMPTS = 16  # every edge and node of the circuit leaves once on each
 _CURVE_PROMPTS = 16
 _ENDS = ("input", "logits")
 
@@ -56,10 +55,10 @@ def discover_edges(experiment: Experiment, folder: RunFolder | None, say: Say) -
     say(f"Measuring {len(found.circuit)} edges on {len(edges.held_out.batch)} other prompts")
     with ledger.phase("evaluation"):
         circuit = _circuit(edges, scores, rated, found)
-        judged = _verdict(edges, circuit)
+        assessed = _verdict(edges, circuit)
     if folder is not None:
         rated = replace(rated, order=found.ranking)
-        _keep(edges, folder, scores, rated, found, circuit, judged, ledger)
+        _keep(edges, folder, scores, rated, found, circuit, assessed, ledger)
     return circuit
 
 
@@ -97,8 +96,7 @@ def _circuit(
     values = dict(zip(rated.edges, rated.values.tolist(), strict=True))
     parts = {edge: (edge,) for edge in found.circuit}
     nodes = {node: _edges_of(node, found.circuit) for node in _nodes(found.circuit)}
-    some = edges.problem("check", min(len(problem.batch), _EVIDENCE_PROMPTS))
-    effects = _effects(some, found.circuit, parts | nodes)
+    effects = _effects(edges.evidence, found.circuit, parts | nodes)
     order = sorted(nodes, key=lambda node: -effects[node].value)
     known = {} if scores is None else dict(zip(scores.sources, scores.values.tolist(), strict=True))
     return Circuit(
@@ -153,7 +151,8 @@ def _verdict(edges: EdgeExperiment, circuit: Circuit) -> Verdict:
     problems = {name: edges.under(held_out, name) for name in names}
     known = {name: one for name, one in problems.items() if one is not None}
     effects = {edge.name: edge.effect for edge in circuit.edges}
-    return verdict(known, tuple(effects), effects, {}, how.seed)
+    checked, new = edges.evidence.batch, edges.experiment.task.new_templates
+    return verdict(known, tuple(effects), effects, len(checked), {}, how.seed, new)
 
 
 def curve_sizes(size: int, count: int) -> list[int]:
@@ -170,7 +169,7 @@ def _keep(
     rated: EdgeScores,
     found: Finding,
     circuit: Circuit,
-    judged: Verdict,
+    assessed: Verdict,
     ledger: Ledger,
 ) -> None:
     """Writes everything that was found."""
@@ -193,7 +192,7 @@ def _keep(
             "evaluate": prompt_records(held_out, held_out.metric([found.circuit])[0]),
         },
         "edge_rounds": [asdict(one) for one in found.rounds],
-        "verdict": judged.to_json(circuit),
+        "verdict": assessed.to_json(circuit),
         "edge_curve": asdict(curve),
         "words": words,
         "nodes_total": circuit.total,

@@ -51,7 +51,7 @@ def edge_method_cell(edges: EdgeExperiment, method: Method) -> dict[str, Any]:
     """
     method.check_edges()
     # Prompts and ablations are made before the clock starts.
-    main, one = edges.held_out, forward_tokens(edges.scored)
+    main, one = edges.held_out, forward_tokens(edges.experiment.model, edges.discovery.batch)
     _ = edges.experiment.accuracy, edges.discovery.reference
     began = time.perf_counter()
     with metered() as meter:

@@ -13,6 +13,8 @@ from unweave.graph import edge_name, graph_of, graph_points
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.problem import Problem
 
+_EVIDENCE_PROMPTS = 16
+
 
 @dataclass(frozen=True, eq=False)
 class EdgeExperiment:
@@ -32,6 +34,12 @@ class EdgeExperiment:
         """Prompts that nothing is chosen on."""
         how = self.experiment.specification
         return self._problem(self.experiment.held_out.batch, how.ablation)
+
+    @cached_property
+    def evidence(self) -> EdgeProblem:
+        """Some prompts that neither the search nor the report uses: every edge and node of the
+        circuit leaves once on each."""
+        return self.problem("check", min(len(self.discovery.batch), _EVIDENCE_PROMPTS))
 
     @property
     def scored(self) -> Problem:

@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from unweave.batch import Batch
 from unweave.circuits import Scores
 from unweave.cost import metered
 from unweave.experiments.run_folder import RunFolder
 from unweave.experiments.specification import Experiment
 from unweave.model.model import Model
-from unweave.scores.problem import Problem, Reference
+from unweave.scores.problem import Reference, Runs
 from unweave.scores.score import scores as registered_scores
 from unweave.search.search import Finding, searches
 
@@ -101,15 +102,15 @@ class Ledger:
         self.seconds[name] = round(time.monotonic() - began, 2)
         self.tokens[name] = meter.tokens
 
-    def forwards(self, problem: Problem) -> dict[str, float]:
+    def forwards(self, problem: Runs) -> dict[str, float]:
         """The cost in forward passes of the problem's prompts."""
-        one = forward_tokens(problem)
+        one = forward_tokens(problem.model, problem.batch)
         return {name: round(tokens / one, 2) for name, tokens in self.tokens.items()}
 
 
-def forward_tokens(problem: Problem) -> float:
-    """What one forward pass of a problem's prompts costs, as `unweave.cost` counts."""
-    network, inputs = problem.model.network, problem.batch.clean
+def forward_tokens(model: Model, batch: Batch) -> float:
+    """What one forward pass of some prompts costs, as `unweave.cost` counts."""
+    network, inputs = model.network, batch.clean
     body = inputs if inputs.decoder is None else inputs.decoder
     tokens = float(len(network.body.blocks) * body.mask.numel())
     if network.encoder is not None:

@@ -157,7 +157,7 @@ _FAITHFULNESS = named(
     )
 )
 _COMPLETENESS = fields({"mean_gap": number, "worst_gap": number, "knockouts": _KNOCKOUTS})
-_MINIMALITY = fields({"effects": named(number), "idle": _NAMES})
+_MINIMALITY = fields({"effects": named(number), "idle": _NAMES, "prompts": whole})
 _WORD = fields({"text": text, "score": number}, ("text",))
 
 RUN = fields(
@@ -187,7 +187,8 @@ RUN = fields(
         "verdict": fields(
             {
                 "sentence": text,
-                "faithfulness": _FAITHFULNESS,
+                "prompts": whole,
+                **dict.fromkeys(("faithfulness", "templates"), _FAITHFULNESS),
                 "random": _DRAWS,
                 "completeness": _COMPLETENESS,
                 "minimality": _MINIMALITY,
@@ -237,16 +238,17 @@ _ROC = fields(
 EVALUATION = fields(
     {
         "about": named(text),
+        "forwards": named(amount),
         "settings": named(anything),
         **dict.fromkeys(("circuit", "parts"), _NAMES),
         "ablation": text,
         **dict.fromkeys(("nodes", "size", "prompts"), whole),
-        "faithfulness": _FAITHFULNESS,
+        **dict.fromkeys(("faithfulness", "templates"), _FAITHFULNESS),
         "curves": named(curve),
         "known": named(number),
         "roc": named(_ROC),
         "random": _DRAWS,
-        "chance": fields(
+        "random_circuits": fields(
             {
                 "size": whole,
                 "faithfulness": number,

@@ -3,11 +3,11 @@
 function testsPanel(host, run, net) {
   const ev = run.evaluation, verdict = asMap(run.verdict);
   const table = curveTable(run);
-  const parts = [completenessPart(ev.completeness ?? verdict.completeness, ev.completeness ? run.evaluation.prompts : run.held_out),
+  const parts = [completenessPart(ev.completeness ?? verdict.completeness, ev.completeness ? run.evaluation.prompts : verdict.prompts),
     effectsPart(run, net), stabilityPart(ev.stability)].filter(Boolean);
   host.replaceChildren(...(table ? [table] : []));
   if (parts.length) host.append(el("div", {class: "two"}, parts));
-  const lacking = [["completeness", ev.completeness ?? verdict.completeness], ["minimality", run.nodes.prompts_of_effects], ["stability", ev.stability], ["curves under other ablations", ev.curves]]
+  const lacking = [["completeness", ev.completeness ?? verdict.completeness], ["minimality", run.nodes.effect], ["stability", ev.stability], ["curves under other ablations", ev.curves]]
     .filter(([, found]) => !found).map(([name]) => name);
   if (lacking.length) host.append(el("p", {class: "empty"}, `Not measured yet: ${lacking.join(", ")}. `, el("code", {}, run.commands.evaluate)));
 }
