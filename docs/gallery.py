@@ -21,27 +21,23 @@ RUNS = DOCS.parent / "runs" / "gallery"
 # What `unweave discover` is given for each entry, and one line about it.
 ENTRIES = {
     "ioi": (
-        ["ioi", "-n", "8", "--held-out", "12"],
+        ["ioi", "-n", "8", "--held-out", "12", "-o", "pairs=true"],
         "Indirect object identification in SmolLM2-135M, on eight prompts.",
     ),
-    "question-type": (
-        ["question-type"],
-        "A classifier that tells questions about a whole document from those about a detail.",
-    ),
     "wired-induction": (
-        ["wired-induction"],
+        ["wired-induction", "-o", "pairs=true"],
         "Induction, wired by hand: a previous-token head feeds the key of an induction head.",
     ),
     "wired-inhibition": (
-        ["wired-inhibition"],
+        ["wired-inhibition", "-o", "pairs=true"],
         "A small indirect-object circuit, wired by hand: duplicate token, inhibition, mover.",
     ),
     "wired-relay": (
-        ["wired-relay"],
+        ["wired-relay", "-o", "pairs=true"],
         "Three heads in a row, wired by hand: each hands on what the one before wrote.",
     ),
     "wired-suppression": (
-        ["wired-suppression"],
+        ["wired-suppression", "-o", "pairs=true"],
         "Induction with a head against it, wired by hand: negative nodes belong to the circuit.",
     ),
 }
