@@ -15,7 +15,7 @@ from unweave.errors import UnweaveError
 from unweave.experiments.files import plain, read_json, write_json
 from unweave.experiments.locking import locked
 from unweave.experiments.reproduction.parts import PARTS
-from unweave.experiments.reproduction.subjects import PRINTED, Subject
+from unweave.experiments.reproduction.subjects import PRINTED, TaskOnModel
 from unweave.experiments.specification import Experiment, Specification
 from unweave.model.model import Model
 
@@ -33,7 +33,7 @@ class Reproduction:
         draws: Random circuits a size, and random orders.
     """
 
-    subjects: tuple[Subject, ...]
+    subjects: tuple[TaskOnModel, ...]
     seed: int = 0
     draws: int = 10
 
@@ -77,7 +77,7 @@ def reproduce(
 
 def _subject(
     reproduction: Reproduction,
-    subject: Subject,
+    subject: TaskOnModel,
     folder: Path,
     models: dict[str, Model | UnweaveError],
     load: Callable[[str], Model],
@@ -137,7 +137,7 @@ class _Cells:
 
     folder: Path
     reproduction: Reproduction
-    subject: Subject
+    subject: TaskOnModel
     fingerprint: dict[str, str]
 
     def path(self, part: str) -> Path:

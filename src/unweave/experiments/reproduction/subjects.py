@@ -13,7 +13,7 @@ from unweave.registry import nearest
 
 
 @dataclass(frozen=True)
-class Subject:
+class TaskOnModel:
     """A task on a model.
 
     Args:
@@ -30,9 +30,9 @@ class Subject:
 
 # Appendix A of the paper: 25 or 100 prompts to search on, 100 others to measure on.
 PAPER = (
-    Subject("ioi", "gpt2", 25, 100),
-    Subject("greater-than", "gpt2", 100, 100),
-    Subject("docstring", "attn-only-4l", 100, 100),
+    TaskOnModel("ioi", "gpt2", 25, 100),
+    TaskOnModel("greater-than", "gpt2", 100, 100),
+    TaskOnModel("docstring", "attn-only-4l", 100, 100),
 )
 
 # (metric, correct guess rate) as printed in appendix A. The greater-than table repeats docstring's
@@ -53,16 +53,16 @@ PRINTED: Mapping[str, Mapping[str, tuple[float, float]]] = {
 }
 
 
-def controls() -> tuple[Subject, ...]:
+def controls() -> tuple[TaskOnModel, ...]:
     """Models built by code, for which the circuit is known and not only published."""
     compiled = tracr_programs.available()
     names = [name for name in synthetic_tasks if compiled or not name.startswith("tracr:")]
-    return tuple(Subject(name, name, 32, 64, name.startswith("tracr:")) for name in names)
+    return tuple(TaskOnModel(name, name, 32, 64, name.startswith("tracr:")) for name in names)
 
 
 def chosen_subjects(
     tasks: tuple[str, ...], model: str | None, prompts: int | None, held_out: int | None
-) -> tuple[Subject, ...]:
+) -> tuple[TaskOnModel, ...]:
     """The subjects of a command line.
 
     Args:
@@ -80,7 +80,7 @@ def chosen_subjects(
         tasks = tuple(subject.task for subject in PAPER)
     own = {subject.task for subject in PAPER}
     return tuple(
-        Subject(
+        TaskOnModel(
             one.task,
             model if model is not None and one.task in own else one.model,
             prompts or one.prompts,
