@@ -369,10 +369,10 @@ class Circuit:
         return circuit_graph(self.nodes, self.scores, title)
 
     def _repr_html_(self) -> str:
-        told = f"{self.size} of {self.total} nodes, faithfulness {self.faithfulness:.3f}"
+        text = f"{self.size} of {self.total} nodes, faithfulness {self.faithfulness:.3f}"
         rows = list(zip(self.nodes, self.scores, strict=True))
         picture = circuit_svg(self.nodes, self.scores)
-        return block(told, (self.task, self.model, self.method), picture, bar_table(rows))
+        return block(text, (self.task, self.model, self.method), picture, bar_table(rows))
 
 
 def _number(value: float | None) -> float:

@@ -58,7 +58,7 @@ def evaluation(model: Model) -> Evaluation:
         ["a2.h0", "a1.h2"],
         ["a2.h0", "a1.h2"],
         known=experiment.known(),
-        parts=("curve", "chance"),
+        parts=("curve", "random_circuits"),
         draws=2,
     )
     return replace(found, about={"task": BAD})

@@ -126,7 +126,7 @@ def test_curves_begin_at_nothing_and_end_at_the_model(
 def test_random_circuits_are_beaten_by_the_wired_one(
     wired: Experiment, swept: dict[str, Any]
 ) -> None:
-    found = parts.chance(wired, swept, 4)["methods"]["cdt"]
+    found = parts.random_test(wired, swept, 4)["methods"]["cdt"]
     assert found["size"] == 2
     shares = {share["fraction"]: share["farther"] for share in found["shares"]}
     assert shares[0.1] == shares[0.2] == 1.0  # one or two heads at random are not the circuit
@@ -218,9 +218,9 @@ def test_it_goes_on_where_it_was(
 ) -> None:
     told: list[str] = []
     subjects = chosen_subjects((NAME,), None, 8, 8)
-    (folder / "parts" / f"{NAME}-{NAME}--chance.json").unlink()
+    (folder / "parts" / f"{NAME}-{NAME}--random_circuits.json").unlink()
     again = reproduce(Reproduction(subjects, draws=2), folder, load, told.append)
-    assert told == [f"{NAME} on {NAME}: chance"]
+    assert told == [f"{NAME} on {NAME}: random_circuits"]
     mine, before = again["subjects"][0]["parts"], record["subjects"][0]["parts"]
     assert mine == before
 

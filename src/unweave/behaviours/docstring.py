@@ -8,7 +8,7 @@ from random import Random
 
 from unweave.behaviours.prompt import Prompt, fill
 from unweave.behaviours.published import ATTN_ONLY_4L, published_roles
-from unweave.behaviours.task import KnownCircuit, heads, task
+from unweave.behaviours.task import ONE_GROUP, KnownCircuit, heads, task
 from unweave.behaviours.words import Words
 from unweave.metrics import MARGIN
 
@@ -53,6 +53,7 @@ ATTN_ONLY = KnownCircuit(
     known={"attn-only-4l": ATTN_ONLY},
     only_correct=True,
     n_discover=64,
+    per_group=ONE_GROUP,
 )
 def docstring(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A docstring names arguments in their order.

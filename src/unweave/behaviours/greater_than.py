@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from unweave.behaviours.prompt import Prompt, fill
 from unweave.behaviours.published import GPT2_SMALL, published_roles
-from unweave.behaviours.task import KnownCircuit, heads, task
+from unweave.behaviours.task import ONE_GROUP, KnownCircuit, heads, task
 from unweave.behaviours.words import Words
 from unweave.errors import UnweaveError
 from unweave.metrics import PROBABILITY_DIFFERENCE
@@ -34,7 +34,7 @@ GPT2 = KnownCircuit(
 )
 
 
-@task("greater-than", metric=PROBABILITY_DIFFERENCE, known={"gpt2": GPT2})
+@task("greater-than", metric=PROBABILITY_DIFFERENCE, known={"gpt2": GPT2}, per_group=ONE_GROUP)
 def greater_than(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A span of years ends after it began.
 

@@ -62,12 +62,12 @@ def explain(
     spent = {"passes": cost.passes, "by_part": cost.by_part, "prompts": len(problem.batch)}
     record = {"schema_version": 1, "cost": spent, "nodes": [one.to_json() for one in found]}
     write_json(run / "explain.json", record)
-    told = [one for one in found if node in (None, one.node)]
+    shown_nodes = [one for one in found if node in (None, one.node)]
     if as_json:
-        shown = {**record, "nodes": [one.to_json() for one in told]}
+        shown = {**record, "nodes": [one.to_json() for one in shown_nodes]}
         typer.echo(json.dumps(plain(shown), indent=2, ensure_ascii=False))
         return
-    _print(told, spent, run)
+    _print(shown_nodes, spent, run)
 
 
 def load_run(folder: Path, prompts: int, device: str) -> "tuple[Problem, tuple[Site, ...]]":
@@ -85,12 +85,12 @@ def load_run(folder: Path, prompts: int, device: str) -> "tuple[Problem, tuple[S
     return experiment.problem("evaluate", prompts, points), circuit
 
 
-def _print(told: "list[Explanation]", spent: dict[str, Any], run: Path) -> None:
+def _print(shown_nodes: "list[Explanation]", spent: dict[str, Any], run: Path) -> None:
     from rich.console import Console
     from rich.markup import escape
 
     console = Console(highlight=False)
-    for one in told:
+    for one in shown_nodes:
         console.print(f"[bold]{one.node}[/]  {one.role}")
         console.print(f"  {escape(one.sentence)}")
     passes, prompts = spent["passes"], spent["prompts"]

@@ -15,12 +15,12 @@ from unweave.evaluation.faithfulness import Faithfulness, by_ablation
 from unweave.evaluation.random_circuits import (
     DRAWS,
     FRACTIONS,
-    Chance,
     Draws,
-    against,
+    RandomTest,
+    compare_with_random,
     random_circuits,
 )
-from unweave.evaluation.roc import Roc, against_each
+from unweave.evaluation.roc import Roc, roc_of_each
 from unweave.evaluation.stability import Stability, stability
 from unweave.registry import nearest
 from unweave.scores.problem import Problem
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from plotly.graph_objects import Figure
 
-EvaluationPart = Literal["curve", "roc", "chance", "completeness", "minimality", "stability"]
+EvaluationPart = Literal[
+    "curve", "roc", "random_circuits", "completeness", "minimality", "stability"
+]
 PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,10 @@ class Evaluation:
         circuit: Names of its nodes.
         nodes: How many nodes the model has.
         prompts: How many prompts were used.
-        ablation: The one that curve, chance, completeness and minimality stand under.
+        ablation: The one that curve, random circuits, completeness and minimality stand under.
         faithfulness: By ablation.
+        templates: By kind ("seen" and "new" to the search), under the main ablation; empty where
+            the task keeps no templates from the search.
         curves: By ablation: faithfulness as nodes join in the order of the ranking.
         known: By known circuit: its own faithfulness under the main ablation.
         roc: By known circuit: how well the scores find it.
@@ -61,18 +65,19 @@ class Evaluation:
     known: Mapping[str, float] = field(default_factory=dict)
     roc: Mapping[str, Roc] = field(default_factory=dict)
     random: tuple[Draws, ...] = ()
-    chance: Chance | None = None
+    random_circuits: RandomTest | None = None
     completeness: Completeness | None = None
     minimality: Minimality | None = None
     stability: Stability | None = None
     about: Mapping[str, str] = field(default_factory=dict)
+    templates: Mapping[str, Faithfulness] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dump`, with the summaries beside the raw figures."""
         record = {"schema_version": SCHEMA_VERSION, **asdict(self), "size": len(self.circuit)}
         record["curves"] = {name: curve_json(curve) for name, curve in self.curves.items()}
-        if self.chance is not None:
-            record["chance"] = chance_json(self.chance)
+        if self.random_circuits is not None:
+            record["random_circuits"] = random_test_json(self.random_circuits)
         if self.completeness is not None:
             figures = {"mean_gap": self.completeness.mean, "worst_gap": self.completeness.worst}
             record["completeness"] |= figures
@@ -108,10 +113,10 @@ class Evaluation:
             rows.append((name, value, f"{low:.3f} to {high:.3f}", f"{found.metric:.3f}"))
         headings = ("ablation", "faithfulness", "95% interval", "metric")
         parts = [table(headings, rows)]
-        if self.chance is not None and self.chance.own is not None:
-            own = self.chance.own
-            told = f"{own.beaten:.0%} of {own.draws} random circuits with {own.size} nodes"
-            parts.append(table((), [("more faithful than", told)]))
+        own = None if self.random_circuits is None else self.random_circuits.own
+        if own is not None:
+            text = f"{own.beaten:.0%} of {own.draws} random circuits with {own.size} nodes"
+            parts.append(table((), [("more faithful than", text)]))
         if self.known:
             known = [(name, f"{value:.3f}") for name, value in self.known.items()]
             parts.append(table(("known circuit", "faithfulness"), known))
@@ -122,14 +127,14 @@ class Evaluation:
 def curve_json(curve: Curve) -> dict[str, Any]:
     """A curve with its areas and first crossings."""
     crossings = {"k80": curve.first(0.8), "k95": curve.first(0.95)}
-    return {**asdict(curve), "cpr": curve.cpr, "cmd": curve.cmd, **crossings}
+    return {**asdict(curve), "curve_gap": curve.gap, "curve_area": curve.area, **crossings}
 
 
-def chance_json(chance: Chance) -> dict[str, Any]:
-    """The test against chance with how far it is passed, in both senses."""
-    own = None if chance.own is None else asdict(chance.own)
-    reach = {"up_to": chance.up_to(), "up_to_farther": chance.up_to(farther=True)}
-    return {**asdict(chance), "own": own, **reach}
+def random_test_json(test: RandomTest) -> dict[str, Any]:
+    """The test against random circuits with how far it is passed, in both senses."""
+    own = None if test.own is None else asdict(test.own)
+    reach = {"up_to": test.up_to(), "up_to_farther": test.up_to(farther=True)}
+    return {**asdict(test), "own": own, **reach}
 
 
 def evaluate(
@@ -188,7 +193,7 @@ def evaluate(
         faithfulness=by_ablation({problem.ablation.name: problem, **others}, nodes),
         curves=curves,
         known=known_faithfulness(problem, known),
-        roc=against_each(scores, known) if scores is not None and "roc" in parts else {},
+        roc=roc_of_each(scores, known) if scores is not None and "roc" in parts else {},
         **_tests(problem, nodes, scores, parts, draws, seed),
         about=dict(about or {}),
     )
@@ -210,10 +215,10 @@ def _tests(
 ) -> dict[str, Any]:
     """The tests of one circuit, those that were asked for."""
     found: dict[str, Any] = {}
-    if "chance" in parts:
+    if "random_circuits" in parts:
         found["random"] = random_circuits(problem, FRACTIONS, draws, seed)
         own = float(problem.faithfulness([nodes])[0])
-        found["chance"] = against(own, len(nodes), found["random"])
+        found["random_circuits"] = compare_with_random(own, len(nodes), found["random"])
     if "completeness" in parts and nodes:
         found["completeness"] = completeness(problem, nodes, draws, seed)
     if "minimality" in parts and nodes:

@@ -95,11 +95,11 @@ def patterns(run: ShownRun, room: int) -> tuple[dict[str, Any], str]:
             if room >= 0 and len(data[head]) == i:
                 data[head].append(_bytes(pattern))
                 kept += 1
-    told = f"attention: {every - kept} of {every} patterns" if kept < every else ""
+    note = f"attention: {every - kept} of {every} patterns" if kept < every else ""
     return {
         "tokens": tokens[0],
         "data": {head: found for head, found in data.items() if found},
-    }, told
+    }, note
 
 
 def _tokens(prompt: Json) -> list[str]:

@@ -140,7 +140,7 @@ def _figures(subject: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("roc", "seconds", "forwards")
     return {
         "methods": {name: {key: one[key] for key in kept} for name, one in methods.items()},
-        **{name: parts.get(name) or {} for name in ("curves", "chance", "heatmaps")},
+        **{name: parts.get(name) or {} for name in ("curves", "random_circuits", "heatmaps")},
     }
 
 

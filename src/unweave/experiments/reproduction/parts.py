@@ -6,9 +6,9 @@ from random import Random
 from typing import Any
 
 from unweave.behaviours.synthetic.known_roles import ROLES, known_roles
-from unweave.evaluation.api import chance_json, complete, curve_json
+from unweave.evaluation.api import complete, curve_json, random_test_json
 from unweave.evaluation.curves import curve_sizes, faithfulness_curve
-from unweave.evaluation.random_circuits import against, random_circuits
+from unweave.evaluation.random_circuits import compare_with_random, random_circuits
 from unweave.experiments.methods import find_method
 from unweave.experiments.reproduction.sweep import sweep_methods
 from unweave.experiments.specification import Experiment
@@ -102,7 +102,7 @@ def _random_curve(problem: Problem, sizes: Sequence[int], seed: str) -> list[flo
     return list(faithfulness_curve(problem, order, sizes).faithfulness)
 
 
-def chance(experiment: Experiment, sweep: Record, draws: int) -> dict[str, Any]:
+def random_test(experiment: Experiment, sweep: Record, draws: int) -> dict[str, Any]:
     """The best circuit of each method beside random ones of 10…100% of the model.
 
     "Best" is decided on the prompts of the search: faithfulness closest to 1.
@@ -116,8 +116,8 @@ def chance(experiment: Experiment, sweep: Record, draws: int) -> dict[str, Any]:
             continue
         best = min(runs, key=lambda run: abs(1 - run["faithfulness"]))
         value = float(problem.faithfulness([tuple(map(parse, best["circuit"]))])[0])
-        tested = against(value, len(best["circuit"]), drawn)
-        found[name] = {**chance_json(tested), "threshold": best["threshold"]}
+        tested = compare_with_random(value, len(best["circuit"]), drawn)
+        found[name] = {**random_test_json(tested), "threshold": best["threshold"]}
     return {"methods": found, "random": [asdict(one) for one in drawn]}
 
 
@@ -220,7 +220,7 @@ PARTS: Mapping[str, Part] = {
     "sweep": sweep,
     "table": table,
     "curves": curves,
-    "chance": chance,
+    "random_circuits": random_test,
     "heatmaps": heatmaps,
     "roles": roles,
 }

@@ -150,7 +150,7 @@ def _timed(model: Model, problem: Problem) -> Iterator[_Cost]:
         yield cost
     _wait(model)
     cost.seconds = time.perf_counter() - began
-    cost.forwards = meter.tokens / forward_tokens(problem)
+    cost.forwards = meter.tokens / forward_tokens(model, problem.batch)
 
 
 def _wait(model: Model) -> None:

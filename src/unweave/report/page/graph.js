@@ -236,7 +236,7 @@ const NODE_COLOURS = {
   score: ["the node raises the metric (score above 0)", "lowers it (score below 0)"],
 };
 
-/** What colours and lines mean in the view at hand. */
+/** What colours and lines mean in this view. */
 function graphLegend(host, run, net, {size, relevance}) {
   const key = (kind, text) => el("span", {}, el("i", {class: kind}), text);
   const [up, down] = NODE_COLOURS[size];

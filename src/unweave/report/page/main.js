@@ -1,4 +1,4 @@
-// Reads the data and starts the panels of the page at hand.
+// Reads the data and starts the panels of the page.
 
 function runPage(run) {
   const net = network(run), total = net.nodes.length;

@@ -41,8 +41,8 @@ const plots = {
       y: {label: "faithfulness", range: [clamp(Math.min(0, ...values), -1, 0), clamp(Math.max(1.05, ...values), 1, 2)]},
     });
   },
-  chance(host, one) {
-    const lines = entries(asMap(one.chance).methods).map(([name, m]) => ({
+  random_circuits(host, one) {
+    const lines = entries(asMap(one.random_circuits).methods).map(([name, m]) => ({
       name: `${name} (${m.size} nodes)`, x: m.shares.map((s) => s.fraction), y: m.shares.map((s) => s.beaten),
     }));
     if (!lines.length) return empty(host, "Not measured.");
