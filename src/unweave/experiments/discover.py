@@ -12,10 +12,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unweave.batch import Batch
 from unweave.behaviours.task import Task
 from unweave.circuits import Circuit, Evidence, Scores
 from unweave.cost import metered
+from unweave.distributed import summed
 from unweave.evaluation.certainty import certainty
 from unweave.evaluation.curves import Curve, faithfulness_curve
 from unweave.evaluation.verdict import Verdict, verdict
@@ -240,7 +243,8 @@ class Ledger:
         with metered() as meter:
             yield
         self.seconds[name] = round(time.monotonic() - began, 2)
-        self.tokens[name] = meter.tokens
+        # What all processes of the run spent.
+        self.tokens[name] = float(summed(torch.tensor(meter.tokens, dtype=torch.float64)))
 
     def forwards(self, problem: Problem) -> dict[str, float]:
         """The cost in forward passes of the problem's prompts."""
