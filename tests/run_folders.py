@@ -243,7 +243,7 @@ def write_run(
 
 
 def areas(curve: dict[str, Any], nodes: int) -> dict[str, Any]:
-    """CMD, CPR and the first crossings of a curve."""
+    """Curve gap, curve area and the first crossings of a curve."""
     x = torch.tensor(curve["sizes"], dtype=torch.double) / nodes
     y = torch.tensor(curve["faithfulness"], dtype=torch.double)
     first = {
@@ -258,8 +258,8 @@ def areas(curve: dict[str, Any], nodes: int) -> dict[str, Any]:
         for level in (80, 95)
     }
     return {
-        "cmd": float(torch.trapezoid((1 - y).abs(), x)),
-        "cpr": float(torch.trapezoid(y, x)),
+        "curve_gap": float(torch.trapezoid((1 - y).abs(), x)),
+        "curve_area": float(torch.trapezoid(y, x)),
         **first,
     }
 

@@ -36,9 +36,9 @@ def test_everything_about_the_wired_circuit(evaluation):
 
 def test_the_record_is_json(evaluation):
     record = json.loads(json.dumps(plain(evaluation.to_json()), allow_nan=False))
-    assert record["schema_version"] == 1
+    assert record["schema_version"] == 2
     assert record["size"] == 2
-    assert {"cmd", "cpr", "k80", "k95"} <= set(record["curves"]["mean"])
+    assert {"curve_gap", "curve_area", "k80", "k95"} <= set(record["curves"]["mean"])
     assert record["random_circuits"]["own"]["draws"] == 10
 
 

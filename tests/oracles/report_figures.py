@@ -168,7 +168,7 @@ def curve_names(files: Files) -> set[str]:
 
 
 def area_rows(files: Files) -> list[list[str]]:
-    """CMD, CPR, k80 and k95 of every curve."""
+    """Curve gap, curve area, k80 and k95 of every curve."""
     held_out = f"{files.run['curve']['prompts']} held-out prompts"
     evaluated = f"{files.evaluation['prompts']} held-out prompts"
     curves = {f"discover, {held_out}": files.run["curve"]}

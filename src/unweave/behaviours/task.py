@@ -34,6 +34,7 @@ from unweave.registry import Registry
 from unweave.sites import Site, parse
 
 PER_GROUP = 64  # reference prompts a group: with 8, the mean alone moves faithfulness by .05
+ONE_GROUP = 256  # of a task with a single template, whose errors no other template averages out
 MOST_PROMPTS = 10_000  # of one part
 
 

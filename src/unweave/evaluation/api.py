@@ -21,14 +21,14 @@ from unweave.evaluation.random_circuits import (
 from unweave.evaluation.roc import Roc, roc_of_each
 from unweave.evaluation.stability import Stability, stability
 from unweave.registry import nearest
-from unweave.scores.problem import Problem
+from unweave.scores.problem import N, Problem, Runs
 from unweave.sites import Site, parse
 
 EvaluationPart = Literal[
     "curve", "roc", "random_circuits", "completeness", "minimality", "stability"
 ]
 PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Evaluation:
 def curve_json(curve: Curve) -> dict[str, Any]:
     """A curve with its areas and first crossings."""
     crossings = {"k80": curve.first(0.8), "k95": curve.first(0.95)}
-    return {**asdict(curve), "cpr": curve.cpr, "cmd": curve.cmd, **crossings}
+    return {**asdict(curve), "curve_gap": curve.gap, "curve_area": curve.area, **crossings}
 
 
 def random_test_json(test: RandomTest) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def known_faithfulness(problem: Problem, known: Mapping[str, Collection[Site]]) 
     return dict(zip(fitting, values, strict=True))
 
 
-def complete(problem: Problem, ranking: Sequence[Site]) -> list[Site]:
+def complete(problem: Runs[N], ranking: Sequence[N]) -> list[N]:
     """A ranking of all nodes: those that it leaves out come last, in the model's own order."""
     named = set(ranking)
     return [*ranking, *(node for node in problem.nodes if node not in named)]

@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.scores.problem import Problem
-from unweave.sites import Site
+from unweave.scores.problem import N, Runs
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,13 @@ class Curve:
     prompts: int = 0
 
     @property
-    def cpr(self) -> float:
-        """Area under faithfulness over the fraction of nodes."""
+    def area(self) -> float:
+        """The curve area: under faithfulness, over the fraction of nodes."""
         return _area(self.sizes, torch.tensor(self.faithfulness), self.nodes)
 
     @property
-    def cmd(self) -> float:
-        """Area of |1 − faithfulness| over the fraction of nodes: 0 is perfect."""
+    def gap(self) -> float:
+        """The curve gap: the area of |1 − faithfulness|, 0 is perfect. Not MIB's CMD (`mib.py`)."""
         return _area(self.sizes, (1 - torch.tensor(self.faithfulness)).abs(), self.nodes)
 
     def first(self, level: float) -> int | None:
@@ -55,7 +54,7 @@ def curve_sizes(nodes: int) -> list[int]:
 
 
 def faithfulness_curve(
-    problem: Problem, ranking: Sequence[Site], sizes: Sequence[int] | None = None
+    problem: Runs[N], ranking: Sequence[N], sizes: Sequence[int] | None = None
 ) -> Curve:
     """Adds nodes in the order of a ranking and measures faithfulness at each size."""
     sizes = list(sizes) if sizes is not None else curve_sizes(len(problem.nodes))

@@ -10,8 +10,8 @@ from unweave.evaluation.random_circuits import Draws, compare_with_random
 Record = Mapping[str, Any]
 # Figures of a row that are averaged over seeds.
 FIGURES = (
-    "cmd",
-    "cpr",
+    "curve_gap",
+    "curve_area",
     "k80",
     "k95",
     "auc",
@@ -37,8 +37,8 @@ def row(cell: Record, reference: Record) -> dict[str, Any]:
         **key,
         "score": cell["score"],
         "search": cell["search"],
-        "cmd": curve["cmd"],
-        "cpr": curve["cpr"],
+        "curve_gap": curve["curve_gap"],
+        "curve_area": curve["curve_area"],
         "k80": curve["k80"],
         "k95": curve["k95"],
         "auc": roc and roc["auc"],

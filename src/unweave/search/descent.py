@@ -27,6 +27,7 @@ class DescentSettings:
             below this.
         margin: Past the best circuit by this much, the way down ends.
         returning: How many of the nodes that left last may come back.
+        halvings: How often a price may be halved at which no circuit is faithful.
         smallest_pool: Models with fewer nodes are searched whole.
         rounding: A smaller difference in loss may be float32's.
     """
@@ -36,6 +37,7 @@ class DescentSettings:
     good: float = 0.2
     margin: float = 0.1
     returning: int = 8
+    halvings: int = 2
     smallest_pool: int = 12
     rounding: float = 1e-6
 
@@ -114,6 +116,11 @@ def estimated_effects(
     problem: Problem, nodes: tuple[Site, ...]
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "node batch"]]:
     """The circuit's metric, and to first order what each node adds: ⟨∂m/∂z, z − μ⟩ there."""
+    found = problem.by_prompts(1 + len(nodes), lambda part: _effects(part, nodes))
+    return found[0], found[1:]
+
+
+def _effects(problem: Problem, nodes: tuple[Site, ...]) -> Float[Tensor, "row batch"]:
     metrics, columns = [], []
     for part in parts(len(problem.batch), problem.model.network.device):
         batch, ablation = problem.batch.select(part), problem.ablation.select(part)
@@ -125,7 +132,8 @@ def estimated_effects(
         deltas = differences(values, ablation, batch)
         columns.append(node_products(problem, gradients, deltas, batch))
     index = {node: i for i, node in enumerate(problem.nodes)}
-    return torch.cat(metrics), torch.cat(columns, 1)[[index[node] for node in nodes]]
+    chosen = torch.cat(columns, 1)[[index[node] for node in nodes]]
+    return torch.cat([torch.cat(metrics)[None], chosen])
 
 
 def _ordered(nodes: Sequence[Site], by: Float[Tensor, " node"]) -> list[Site]:
