@@ -21,7 +21,6 @@ from unweave.experiments.phases import (
     about_model,
     about_run,
     find_nodes,
-    forward_tokens,
 )
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
@@ -189,6 +188,3 @@ def _keep(
         "forwards": ledger.forwards(experiment.discovery),
     }
     folder.finish(circuit, record)
-
-
-__all__ = ["discover", "forward_tokens"]
