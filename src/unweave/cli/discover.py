@@ -9,6 +9,7 @@ import typer
 from unweave.cli import commands
 from unweave.cli import experiment_options as given
 from unweave.cli.evaluate import template_figure
+from unweave.cli.plan import show_plan
 from unweave.errors import UnweaveError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def discover(
     first_token: given.FirstToken = False,
     only_correct: given.OnlyCorrect = None,
     open_report: OpenReport = False,
+    dry_run: given.DryRun = False,
     as_json: given.AsJson = False,
     quiet: given.Quiet = False,
     verbose: Verbose = False,
@@ -74,6 +76,7 @@ def discover(
     """
     values = locals()
     from unweave.behaviours.file import find_task
+    from unweave.distributed import on_first, ranks, restarted
     from unweave.experiments.locking import check_out, new_folder, remove_empty
     from unweave.experiments.methods import find_method, read_options
     from unweave.model.loading import load
@@ -86,15 +89,20 @@ def discover(
     options = read_options(find_method(method, score, search), option or [])
     own = {"method": method, "score": score, "search": search, "options": options, "seed": seed}
     specification = given.specification(values, task, name, **own)
+    if dry_run:
+        return show_plan(load(name, device=device, bos=bos), found, specification, as_json)
+    resume = resume or restarted()
     if out is not None:
-        check_out(out, resume)  # before the model is loaded
+        on_first(lambda: check_out(out, resume))  # before the model is loaded
     loaded = load(name, device=device, bos=bos)
-    folder = out or new_folder(found.name, name, seed)
+    folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
     try:
         circuit = _run(loaded, found, specification, folder, resume or not out, quiet or as_json)
     finally:
-        if out is None:
+        if out is None and ranks().first:
             remove_empty(folder, folder.parent)  # of a run that failed
+    if not ranks().first:
+        return
     report = write_report([folder])
     if open_report:
         typer.launch(str(report))

@@ -43,6 +43,7 @@ def evaluate(
 
     from rich.console import Console
 
+    from unweave.distributed import ranks
     from unweave.evaluation.api import PARTS
     from unweave.experiments.evaluate import evaluate_run
     from unweave.experiments.files import plain
@@ -70,6 +71,8 @@ def evaluate(
     except KeyboardInterrupt:
         say(f"finished parts are in {run / 'evaluation.json'}: the same command goes on")
         raise
+    if not ranks().first:
+        return
     write_report([run])
     if as_json:
         typer.echo(json.dumps(plain(record), indent=2))

@@ -95,6 +95,10 @@ OnlyCorrect = Annotated[
         show_default=False,
     ),
 ]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Estimate forward passes, time and memory; run nothing else."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 

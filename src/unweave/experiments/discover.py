@@ -25,6 +25,7 @@ from unweave.experiments.phases import (
 )
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
+from unweave.experiments.shared_folder import open_folder
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.experiments.words import word_scores
 from unweave.model.model import Model
@@ -63,7 +64,7 @@ def discover(
     if out is None:
         return run(experiment, None, say)
     identity = {"specification": specification.to_dict(), "fingerprint": experiment.fingerprint}
-    folder = RunFolder.open(Path(out), identity, resume)
+    folder = open_folder(Path(out), identity, resume)
     with folder.locked():
         return folder.circuit() or run(experiment, folder, say)
 

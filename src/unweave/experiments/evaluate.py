@@ -14,6 +14,7 @@ from typing import Any, Generic
 
 from unweave.circuits import Scores
 from unweave.cost import metered
+from unweave.distributed import on_first
 from unweave.errors import UnweaveError
 from unweave.evaluation.api import (
     PARTS,
@@ -214,7 +215,7 @@ def evaluate_run(
     with locked(run.folder):
         experiment = set_up_again(run, load)
         settings = _settings(run, experiment, n, draws)
-        record = read_evaluation(path)
+        record = on_first(lambda: read_evaluation(path))
         if record.get("settings") != settings:
             record = {"settings": settings}
         done = [name for name in record.get("parts") or () if name in PHASES]

@@ -50,6 +50,11 @@ class Method:
         search.filled(search_options)
         return Method(self.name, self.score, self.search, score_options, search_options)
 
+    def named(self) -> dict[str, Any]:
+        """The method as fields of a specification."""
+        options = {**self.score_options, **self.search_options}
+        return {"method": None, "score": self.score, "search": self.search, "options": options}
+
     @property
     def finds_edges(self) -> bool:
         """Whether both parts know edges."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unweave.ablation import Ablation
 from unweave.batch import Batch
+from unweave.distributed import agree, alone, ranks, sharded, summed
 from unweave.errors import NotFiniteError, UnweaveError
 from unweave.estimates import Estimate, estimate
 from unweave.model.model import Model
@@ -145,6 +146,11 @@ class Problem(Runs[Site]):
         """Where nodes live, in the order of the forward pass."""
         return tuple(sorted({node.point for node in self.nodes}, key=lambda p: p.depth))
 
+    @cached_property
+    def reference(self) -> Reference:
+        """The whole model, nothing ablated, and the empty circuit."""
+        return Reference(self._circuits([()], ())[0], self.metric([()])[0])
+
     def select(self, examples: slice) -> "Problem":
         """The problem on a part of its prompts."""
         batch, ablation = self.batch.select(examples), self.ablation.select(examples)
@@ -155,10 +161,54 @@ class Problem(Runs[Site]):
 
         Where nodes name positions, every position that no node of a circuit names is ablated.
         """
-        return run_circuits(self.model, self.batch, circuits, self.points, self.ablation)
+        return self._circuits(circuits, self.points)
 
     def flipped(
         self, circuit: Sequence[Site], nodes: Sequence[Site]
     ) -> Float[Tensor, "node batch"]:
         """The metric of a circuit without each of its own nodes, and with each of the others."""
-        return run_flips(self.model, self.batch, circuit, nodes, self.points, self.ablation)
+
+        def run(rows: slice, columns: slice) -> Float[Tensor, "node batch"]:
+            part = self if columns == slice(None) else self.select(columns)
+            return run_flips(
+                part.model, part.batch, circuit, nodes[rows], self.points, part.ablation
+            )
+
+        return self._shared([circuit, *((node,) for node in nodes)], len(nodes), run)
+
+    def by_prompts(
+        self, rows: int, run: "Callable[[Problem], Float[Tensor, 'row part']]"
+    ) -> Float[Tensor, "row batch"]:
+        """What `run` computes for each prompt; under torchrun each process takes some prompts."""
+        mine, total = ranks(), len(self.batch)
+        if mine.count == 1:
+            return run(self)
+        agree([f"{rows} rows"])
+        network = self.model.network
+        table = torch.zeros(rows, total, dtype=network.dtype, device=network.device)
+        if (share := mine.share(1, total)) is not None:
+            with alone():
+                table[:, share[1]] = run(self.select(share[1]))
+        return summed(table)
+
+    def _circuits(
+        self, circuits: Sequence[Sequence[Site]], points: Sequence[Point]
+    ) -> Float[Tensor, "circuit batch"]:
+        def run(rows: slice, columns: slice) -> Float[Tensor, "circuit batch"]:
+            part = self if columns == slice(None) else self.select(columns)
+            return run_circuits(part.model, part.batch, circuits[rows], points, part.ablation)
+
+        return self._shared(circuits, len(circuits), run)
+
+    def _shared(
+        self,
+        circuits: Sequence[Sequence[Site]],
+        rows: int,
+        run: Callable[[slice, slice], Float[Tensor, "row batch"]],
+    ) -> Float[Tensor, "row batch"]:
+        """Under torchrun each process runs its share of the circuits and prompts."""
+        # In one process nobody has to be told what is run.
+        spread = ranks().count > 1
+        names = [" ".join(sorted(map(str, one))) for one in circuits] if spread else ()
+        like = torch.empty(0, dtype=self.model.network.dtype, device=self.model.network.device)
+        return sharded(rows, len(self.batch), run, like, names)

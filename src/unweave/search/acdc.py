@@ -125,10 +125,10 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
     """Nodes, from the last layer to the first; scores do not matter to this search."""
     order = sorted(problem.nodes, key=lambda node: node.point.depth, reverse=True)
     batch = divergence(problem.model, problem.batch, problem.ablation)
+    diverging = replace(problem, batch=batch)
 
     def measure(sets: list[tuple[Site, ...]]) -> Float[Tensor, "circuit batch"]:
-        circuits = [_without(problem.nodes, set(gone)) for gone in sets]
-        return run_circuits(problem.model, batch, circuits, problem.points, problem.ablation)
+        return diverging.metric([_without(problem.nodes, set(gone)) for gone in sets])
 
     gone: list[Site] = []
     run = Pruning(measure, options["tau"], options["window"], measure([()])[0])
