@@ -65,7 +65,8 @@ def compare(
     option: given.Options = None,
     model: given.Model = None,
     granularity: given.Granularity = "head",
-    mlps: given.Mlps = False,
+    level: given.Level = "node",
+    mlps: given.Mlps = None,
     ablation: given.Ablation = "mean",
     prompts: given.Prompts = None,
     held_out: given.HeldOut = None,
@@ -93,7 +94,15 @@ def compare(
     if protocol == "mib":
         from unweave.cli.mib import show, table_of
 
-        table = table_of(tasks, methods, "node", model, prompts, held_out, seeds)
+        fixed = {"score": score, "search": search, "option": option, "mlps": mlps}
+        fixed |= {"granularity": granularity != "head", "ablation": ablation != "mean"}
+        fixed |= {"first-token": first_token, "only-correct": only_correct is not None}
+        if given_too := [name for name, value in fixed.items() if value]:
+            raise UnweaveError(
+                f"--{given_too[0]} has no meaning in MIB's protocol, which fixes nodes and "
+                "ablation: drop it; options of a score are written eap-ig:steps=10 in --methods"
+            )
+        table = table_of(tasks, methods, level, model, prompts, held_out, seeds)
         return show(table, out, device, bos, quiet, as_json)
     if protocol != "curve":
         raise UnweaveError(f"--protocol {protocol}: expected curve or mib")
@@ -110,7 +119,7 @@ def compare(
 
     model = common_model(tasks) if model is None else model
     base = given.specification(values, tasks[0], model)
-    chosen = _methods(methods, score, search, option or [])
+    chosen = _methods(methods, score, search, option or [], level == "edge")
     comparison = Comparison(tuple(tasks), base, chosen, read_seeds(seeds), draws)
     folder = out or Path("runs") / f"compare-{Path(model).name}"
     console = Console(stderr=True, highlight=False)
@@ -175,15 +184,17 @@ def _show_plans(comparison: "Comparison", load: "Callable[[str], Model]", as_jso
     Console(highlight=False).print(table, f"times {len(comparison.seeds)} seed(s)")
 
 
-def _methods(names: str, scores: str, searches: str, options: list[str]) -> "tuple[Method, ...]":
-    """Named methods, and every score behind every search."""
+def _methods(
+    names: str, scores: str, searches: str, options: list[str], edges: bool = False
+) -> "tuple[Method, ...]":
+    """Named methods, and every score behind every search; without any, all that can do it."""
     from unweave.experiments.methods import METHODS, find_method, read_options
 
     found = [find_method(name) for name in _listed(names)]
     pairs = _listed(scores), _listed(searches)
     if any(pairs):
         found += [find_method(None, a, b) for a in pairs[0] or [None] for b in pairs[1] or [None]]
-    found = found or list(METHODS.values())
+    found = found or [one for one in METHODS.values() if one.finds_edges or not edges]
     if not options:
         return tuple(found)
     known = [_with_known(method, options) for method in found]
@@ -252,7 +263,9 @@ def tables(record: Mapping[str, Any]) -> list[Any]:
         table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left")
         table.pad_edge, table.padding = False, (0, 0)  # 80 columns are enough
         table.add_column("method", no_wrap=True)
+        made_of = f"{record['settings'].get('level', 'node')}s"
         for heading, _, _ in columns:
+            heading = made_of if heading == "nodes" else heading
             table.add_column(heading, justify="right", no_wrap=True)
         for row in rows:
             figures = [_figure(row, name, spec) for _, name, spec in columns]

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from unweave.circuits import Circuit
     from unweave.experiments.specification import Specification
     from unweave.model.model import Model
+
+_MOST_EDGES = 20  # in the table that is printed
 
 
 TaskName = Annotated[
@@ -46,7 +48,8 @@ def discover(
     search: given.Search = None,
     option: given.Options = None,
     granularity: given.Granularity = "head",
-    mlps: given.Mlps = False,
+    level: given.Level = "node",
+    mlps: given.Mlps = None,
     ablation: given.Ablation = "mean",
     prompts: given.Prompts = None,
     held_out: given.HeldOut = None,
@@ -68,6 +71,8 @@ def discover(
     Example: unweave discover ioi --out runs/ioi
 
     Example: unweave discover ioi --score eap-ig --search eliminate -o steps=10
+
+    Example: unweave discover ioi --level edge
     """
     values = locals()
     from unweave.behaviours.file import find_task
@@ -168,9 +173,11 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
     if sentence := (record.get("verdict") or {}).get("sentence"):
         console.print(escape(sentence), style="bold", soft_wrap=True)
     console.print(table)
+    if circuit.edges:
+        console.print(_edge_table(circuit))
     half = (circuit.interval[1] - circuit.interval[0]) / 2
     console.print(
-        f"[bold]{circuit.size} of {circuit.total} nodes, faithfulness "
+        f"[bold]{circuit.parts}, faithfulness "
         f"{circuit.faithfulness:.3f} ± {half:.3f}[/bold] (95%, {circuit.prompts} held-out prompts; "
         f"{circuit.found:.3f} where it was found)",
         soft_wrap=True,
@@ -191,3 +198,18 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
         f"{escape(str(folder))}",
         soft_wrap=True,
     )
+
+
+def _edge_table(circuit: "Circuit") -> Any:
+    """The edges with the largest effects: how much faithfulness falls without each."""
+    from rich import box
+    from rich.table import Table
+
+    shown = sorted(circuit.edges, key=lambda edge: -abs(edge.effect))[:_MOST_EDGES]
+    table = Table("edge", "score", "effect", box=box.SIMPLE_HEAD)
+    for edge in shown:
+        half = (edge.interval[1] - edge.interval[0]) / 2
+        table.add_row(edge.name, f"{edge.score:+.3f}", f"{edge.effect:+.3f} ± {half:.3f}")
+    if len(shown) < len(circuit.edges):
+        table.add_row(f"… {len(circuit.edges) - len(shown)} more in circuit.json", "", "")
+    return table

@@ -91,7 +91,8 @@ def _table(record: Mapping[str, Any]) -> Any:
 
     about = record["about"]
     title = f"{about['method']} on {about['task']}, {about['model']}: "
-    title += f"{record['size']} of {record['nodes']} nodes, {record['prompts']} held-out prompts"
+    what = f"{about.get('level', 'node')}s"
+    title += f"{record['size']} of {record['nodes']} {what}, {record['prompts']} held-out prompts"
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", show_header=False)
     table.add_column("what", no_wrap=True)
     table.add_column("figure")

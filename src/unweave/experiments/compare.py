@@ -18,6 +18,8 @@ from unweave.behaviours.file import find_task
 from unweave.distributed import on_first
 from unweave.errors import UnweaveError
 from unweave.experiments.comparison_cells import method_cell, reference_cell
+from unweave.experiments.edge_cells import edge_method_cell, edge_reference_cell
+from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.executors import Submits, outcomes
 from unweave.experiments.files import plain, read_json, write_json
 from unweave.experiments.locking import locked
@@ -60,9 +62,14 @@ class Comparison:
             raise UnweaveError("nothing to compare: name a task, such as ioi, and a seed")
         for name in self.tasks:
             find_task(name, self.base.first_token)
-        methods = {method.name: method for method in self.methods or METHODS.values()}
+        methods = {method.name: method for method in self.methods or self._all()}
         tasks, seeds = tuple(dict.fromkeys(self.tasks)), tuple(dict.fromkeys(self.seeds))
         return replace(self, tasks=tasks, seeds=seeds, methods=tuple(methods.values()))
+
+    def _all(self) -> list[Method]:
+        """Every named method that finds what circuits are made of."""
+        edges = self.base.level == "edge"
+        return [method for method in METHODS.values() if method.finds_edges or not edges]
 
 
 @dataclass(frozen=True)
@@ -197,8 +204,8 @@ def loaded_fingerprints(comparison: Comparison, load: Load) -> dict[str, dict[st
 def loaded_cell(cells: Cells, load: Load, task: str, name: str, seed: int) -> dict[str, Any]:
     """In a worker: one cell, which is written and returned."""
     base = replace(cells.comparison.base, task=task, seed=seed)
-    experiment = Experiment.set_up(base, _loaded(load, base.model))
-    return _made(cells, experiment, name, _named(cells.comparison)[name])
+    maker = _maker(base, _loaded(load, base.model))
+    return _made(cells, maker, name, _named(cells.comparison)[name])
 
 
 @lru_cache(maxsize=1)
@@ -265,7 +272,7 @@ def _task_cells(
 ) -> dict[str, dict[str, Any]]:
     """The reference and each method's cell, from files where they are there."""
     # Prompts and ablations are made when the first cell asks for them.
-    experiment = Experiment.set_up(replace(cells.comparison.base, task=task, seed=seed), model)
+    maker = _maker(replace(cells.comparison.base, task=task, seed=seed), model)
 
     def cell(name: str, method: Method | None) -> dict[str, Any]:
         done = on_first(lambda: cells.read(task, name, method, seed))
@@ -273,7 +280,7 @@ def _task_cells(
             say(f"{task}, {name}, seed {seed}: already there")
             return done
         say(f"{task}, {name}, seed {seed}")
-        made = _made(cells, experiment, name, method)
+        made = _made(cells, maker, name, method)
         if "error" in made:
             say(f"{task}, {name}, seed {seed}: {made['error']}")
         return made
@@ -281,14 +288,27 @@ def _task_cells(
     return {name: cell(name, method) for name, method in _named(cells.comparison).items()}
 
 
-def _made(cells: Cells, experiment: Experiment, name: str, method: Method | None) -> dict[str, Any]:
+def _maker(how: Specification, model: Model) -> Experiment | EdgeExperiment:
+    experiment = Experiment.set_up(how, model)
+    return EdgeExperiment(experiment) if how.level == "edge" else experiment
+
+
+def _made(
+    cells: Cells, maker: Experiment | EdgeExperiment, name: str, method: Method | None
+) -> dict[str, Any]:
     """Makes a cell and writes it; one that fails says why, and is not written."""
-    task, seed = experiment.specification.task, experiment.specification.seed
+    experiment = maker.experiment if isinstance(maker, EdgeExperiment) else maker
+    how, draws = experiment.specification, cells.comparison.draws
+    task, seed = how.task, how.seed
     try:
-        if method is None:
-            made = reference_cell(experiment, cells.comparison.draws)
+        if isinstance(maker, EdgeExperiment):
+            made = (
+                edge_reference_cell(maker, draws)
+                if method is None
+                else edge_method_cell(maker, method)
+            )
         else:
-            made = method_cell(experiment, method)
+            made = reference_cell(maker, draws) if method is None else method_cell(maker, method)
         return cells.write(task, name, method, seed, made)
     except UnweaveError as error:
         return {**_key(task, name, seed), "error": str(error)}

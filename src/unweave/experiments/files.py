@@ -12,6 +12,17 @@ from safetensors import SafetensorError
 from unweave.distributed import ranks
 from unweave.errors import UnweaveError
 
+# What reading a tensor file that somebody else wrote may raise.
+BROKEN = (
+    OSError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    SafetensorError,
+    UnweaveError,
+)
+
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Writes beside the file and renames: a killed run leaves no half of it.

@@ -1,9 +1,11 @@
 """`Problem`: what scores and searches are given; `Reference`: what circuits are held against."""
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -79,8 +81,50 @@ class Reference:
         return estimate(self.samples(metric))
 
 
+N = TypeVar("N", bound=Hashable)  # what circuits are made of
+
+
+class Runs(ABC, Generic[N]):
+    """Circuits of one behaviour as runs, whatever they are made of: nodes, or edges.
+
+    Args:
+        nodes: Everything that a circuit may hold.
+    """
+
+    model: Model
+    batch: Batch
+    nodes: tuple[N, ...]
+    ablation: Ablation
+
+    @abstractmethod
+    def metric(self, circuits: Sequence[Sequence[N]]) -> Float[Tensor, "circuit batch"]:
+        """The metric of each circuit."""
+
+    @abstractmethod
+    def flipped(self, circuit: Sequence[N], nodes: Sequence[N]) -> Float[Tensor, "node batch"]:
+        """The metric of a circuit without each of its own nodes, and with each of the others."""
+
+    @abstractmethod
+    def select(self, examples: slice) -> "Runs[N]":
+        """The same on a part of the prompts."""
+
+    @cached_property
+    def reference(self) -> Reference:
+        """The whole model, nothing ablated, and the empty circuit."""
+        full = run_circuits(self.model, self.batch, [()], (), self.ablation)[0]
+        return Reference(full, self.metric([()])[0])
+
+    def faithfulness(self, circuits: Sequence[Sequence[N]]) -> Float[Tensor, " circuit"]:
+        """Faithfulness of each circuit (docs/method.md §9).
+
+        Raises:
+            UnweaveError: When ablating everything leaves the metric where it was.
+        """
+        return self.reference.faithfulness(self.metric(circuits))
+
+
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Problem(Runs[Site]):
     """A behaviour to explain: prompts with a metric, nodes to choose from, and an ablation.
 
     Args:
@@ -131,14 +175,6 @@ class Problem:
             )
 
         return self._shared([circuit, *((node,) for node in nodes)], len(nodes), run)
-
-    def faithfulness(self, circuits: Sequence[Sequence[Site]]) -> Float[Tensor, " circuit"]:
-        """Faithfulness of each circuit (docs/method.md §9).
-
-        Raises:
-            UnweaveError: When ablating everything leaves the metric where it was.
-        """
-        return self.reference.faithfulness(self.metric(circuits))
 
     def by_prompts(
         self, rows: int, run: "Callable[[Problem], Float[Tensor, 'row part']]"

@@ -13,7 +13,7 @@ from unweave.errors import NotFiniteError, UnweaveError
 from unweave.graph import Graph
 from unweave.options import Option, Options, filled
 from unweave.registry import Registry
-from unweave.scores.problem import Problem
+from unweave.scores.problem import Problem, Runs
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def node_scores(problem: Problem, examples: Float[Tensor, "node batch"], **about
 
 
 def edge_scores(
-    problem: Problem, graph: Graph, matrix: Float[Tensor, "destination source"], **about: str
+    problem: Runs, graph: Graph, matrix: Float[Tensor, "destination source"], **about: str
 ) -> EdgeScores:
     """Scores of all edges from a matrix of their scores, averaged over examples."""
     return EdgeScores(
