@@ -10,6 +10,8 @@ from pathlib import Path
 
 from unweave.behaviours.task import Task
 from unweave.circuits import Circuit, Evidence, Scores
+from unweave.distributed import ranks
+from unweave.errors import UnweaveError
 from unweave.evaluation.certainty import certainty
 from unweave.evaluation.curves import Curve, faithfulness_curve
 from unweave.evaluation.verdict import Verdict, verdict
@@ -59,6 +61,8 @@ def discover(
     specification = specification or Specification(name, model.name)
     given = task if isinstance(task, Task) else None
     experiment = Experiment.set_up(specification, model, given)
+    if specification.level == "edge" and ranks().count > 1:
+        raise UnweaveError("circuits of edges are found in one process: start it without torchrun")
     run = discover_edges if specification.level == "edge" else _discover
     if out is None:
         return run(experiment, None, say)
