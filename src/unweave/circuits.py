@@ -139,11 +139,14 @@ class EdgeScores:
         edges: Names such as `a0.h0->a5.h1<q>`, `input->m0`, `m11->logits`.
         values: Mean over examples of each edge's score.
         about: Where the scores come from: method, ablation, model.
+        order: Edges in the order that the method itself ranks them, where that is not their
+            magnitude; empty otherwise.
     """
 
     edges: tuple[str, ...]
     values: Float[Tensor, " edge"]
     about: Mapping[str, str] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.edges) != len(self.values):
@@ -153,6 +156,8 @@ class EdgeScores:
 
     def ranking(self, signed: bool = False) -> list[str]:
         """Edges by score, the largest first; by magnitude unless `signed`."""
+        if self.order and not signed:
+            return list(self.order)
         keys = self.values if signed else self.values.abs()
         order = torch.argsort(keys, descending=True, stable=True)
         return [self.edges[i] for i in order.tolist()]
@@ -164,7 +169,9 @@ class EdgeScores:
 
     def save(self, path: str | Path) -> None:
         """Writes the scores as safetensors, names and provenance in its metadata."""
-        metadata = {"edges": json.dumps(self.edges), "about": json.dumps(dict(self.about))}
+        names = {"edges": self.edges, "about": dict(self.about), "order": self.order}
+        # One entry, as in `Scores`: equal scores give equal files.
+        metadata = {"names": json.dumps(names)}
         save_file({"values": self.values.detach().cpu().contiguous()}, path, metadata)
 
     @staticmethod
@@ -174,8 +181,9 @@ class EdgeScores:
 
         values = load_file(path)["values"]
         with safe_open(path, "pt") as file:
-            metadata = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
-        return EdgeScores(tuple(metadata["edges"]), values, metadata["about"])
+            metadata = json.loads((file.metadata() or {})["names"])
+        edges, order = tuple(metadata["edges"]), tuple(metadata["order"])
+        return EdgeScores(edges, values, metadata["about"], order)
 
     def __repr__(self) -> str:
         top = ", ".join(f"{e} {self[e]:+.3g}" for e in self.ranking()[:5])
@@ -183,22 +191,20 @@ class EdgeScores:
 
     def to_frame(self) -> "DataFrame":
         """A data frame with a row for each edge, the largest score first (needs pandas)."""
-        order = torch.argsort(self.values.abs(), descending=True, stable=True)
-        names = [self.edges[i] for i in order.tolist()]
+        names, scores = self.ranking(), dict(zip(self.edges, self.values.tolist(), strict=True))
         ends = [name.partition("->") for name in names]
         return frame(
             {
                 "edge": names,
                 "source": [source for source, _, _ in ends],
                 "target": [target for _, _, target in ends],
-                "score": self.values[order].tolist(),
+                "score": [scores[name] for name in names],
             }
         )
 
     def _repr_html_(self) -> str:
-        order = torch.argsort(self.values.abs(), descending=True, stable=True)
-        pairs = zip(order.tolist(), self.values[order].tolist(), strict=True)
-        rows = [(self.edges[i], value) for i, value in pairs]
+        scores = dict(zip(self.edges, self.values.tolist(), strict=True))
+        rows = [(name, scores[name]) for name in self.ranking()]
         title = f"Scores of {len(rows)} edges"
         return block(title, tuple(self.about.values()), bar_table(rows))
 
@@ -253,8 +259,38 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class CircuitEdge:
+    """An edge of a circuit, `a0.h0->a5.h1<q>`: a node feeds a head's q, k or v, an MLP, the logits.
+
+    Args:
+        effect: How much faithfulness falls without it, on prompts that it was not found on; NaN
+            where that was not measured.
+        interval: The 95% interval of the effect over prompts.
+    """
+
+    name: str
+    score: float
+    effect: float = math.nan
+    interval: tuple[float, float] = (math.nan, math.nan)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "edge": self.name,
+            "score": self.score,
+            "effect": self.effect,
+            "interval": list(self.interval),
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "CircuitEdge":
+        low, high = record.get("interval") or (None, None)
+        score, effect = (_number(record.get(key)) for key in ("score", "effect"))
+        return CircuitEdge(record["edge"], score, effect, (_number(low), _number(high)))
+
+
+@dataclass(frozen=True)
 class Circuit:
-    """The nodes that carry a behaviour.
+    """The nodes that carry a behaviour, and the edges among them where these were searched.
 
     Args:
         nodes: Site names, the most important first.
@@ -265,6 +301,9 @@ class Circuit:
         interval: The 95% interval of the faithfulness over prompts.
         prompts: How many prompts it was measured on.
         evidence: By node, how certain it is; empty where that was not measured.
+        edges: Edges among the nodes that were tested, the most important first.
+        edges_total: Of a circuit of edges, how many edges the model has: faithfulness is then that
+            of the edges alone, and the nodes are their ends.
     """
 
     nodes: tuple[str, ...]
@@ -278,12 +317,26 @@ class Circuit:
     interval: tuple[float, float] = (math.nan, math.nan)
     prompts: int = 0
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    edges: tuple[CircuitEdge, ...] = ()
+    edges_total: int = 0
 
     SCHEMA: ClassVar[int] = 2
 
     @property
     def size(self) -> int:
         return len(self.nodes)
+
+    @property
+    def level(self) -> str:
+        """What it is made of: "node" or "edge"."""
+        return "edge" if self.edges_total else "node"
+
+    @property
+    def parts(self) -> str:
+        """What it is made of in words: "12 of 144 nodes", "30 of 32491 edges among 9 nodes"."""
+        if self.level == "edge":
+            return f"{len(self.edges)} of {self.edges_total} edges among {self.size} nodes"
+        return f"{self.size} of {self.total} nodes"
 
     @property
     def core(self) -> tuple[str, ...]:
@@ -297,6 +350,9 @@ class Circuit:
             | (self.evidence[site].to_json() if site in self.evidence else {})
             for site, score in zip(self.nodes, self.scores, strict=True)
         ]
+        edges = {"edges": [edge.to_json() for edge in self.edges]} if self.edges else {}
+        if self.level == "edge":
+            edges |= {"level": "edge", "edges_total": self.edges_total}
         return {
             "schema_version": self.SCHEMA,
             "task": self.task,
@@ -309,6 +365,7 @@ class Circuit:
             "prompts": self.prompts,
             "faithfulness_on_discovery": self.found,
             "nodes": nodes,
+            **edges,
         }
 
     @staticmethod
@@ -337,12 +394,14 @@ class Circuit:
             (_number(low), _number(high)),
             record.get("prompts") or 0,
             {site: evidence for site, evidence in found.items() if evidence is not None},
+            tuple(CircuitEdge.from_json(edge) for edge in record.get("edges") or ()),
+            record.get("edges_total") or 0,
         )
 
     def __repr__(self) -> str:
         shown = ", ".join(self.nodes[:6]) + (", …" if self.size > 6 else "")
         return (
-            f"Circuit({self.task} on {self.model}: {self.size} of {self.total} nodes, "
+            f"Circuit({self.task} on {self.model}: {self.parts}, "
             f"faithfulness {self.faithfulness:.2f}: {shown})"
         )
 
@@ -369,8 +428,10 @@ class Circuit:
         return circuit_graph(self.nodes, self.scores, title)
 
     def _repr_html_(self) -> str:
-        text = f"{self.size} of {self.total} nodes, faithfulness {self.faithfulness:.3f}"
+        text = f"{self.parts}, faithfulness {self.faithfulness:.3f}"
         rows = list(zip(self.nodes, self.scores, strict=True))
+        if self.level == "edge":
+            rows = [(edge.name, edge.effect) for edge in self.edges]
         picture = circuit_svg(self.nodes, self.scores)
         return block(text, (self.task, self.model, self.method), picture, bar_table(rows))
 

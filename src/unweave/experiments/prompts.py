@@ -5,11 +5,11 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.scores.problem import Problem
+from unweave.scores.problem import Runs
 
 
 def prompt_records(
-    problem: Problem, circuit: Float[Tensor, " batch"] | None = None
+    problem: Runs, circuit: Float[Tensor, " batch"] | None = None
 ) -> list[dict[str, Any]]:
     """Texts, answers, tokens and named positions of every prompt.
 
