@@ -191,22 +191,20 @@ class EdgeScores:
 
     def to_frame(self) -> "DataFrame":
         """A data frame with a row for each edge, the largest score first (needs pandas)."""
-        order = torch.argsort(self.values.abs(), descending=True, stable=True)
-        names = [self.edges[i] for i in order.tolist()]
+        names, scores = self.ranking(), dict(zip(self.edges, self.values.tolist(), strict=True))
         ends = [name.partition("->") for name in names]
         return frame(
             {
                 "edge": names,
                 "source": [source for source, _, _ in ends],
                 "target": [target for _, _, target in ends],
-                "score": self.values[order].tolist(),
+                "score": [scores[name] for name in names],
             }
         )
 
     def _repr_html_(self) -> str:
-        order = torch.argsort(self.values.abs(), descending=True, stable=True)
-        pairs = zip(order.tolist(), self.values[order].tolist(), strict=True)
-        rows = [(self.edges[i], value) for i, value in pairs]
+        scores = dict(zip(self.edges, self.values.tolist(), strict=True))
+        rows = [(name, scores[name]) for name in self.ranking()]
         title = f"Scores of {len(rows)} edges"
         return block(title, tuple(self.about.values()), bar_table(rows))
 
