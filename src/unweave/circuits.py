@@ -209,6 +209,34 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class NodeSummary:
+    """What one node of a circuit does.
+
+    Args:
+        roles: Every role whose evidence it meets; none is "unclear".
+        sentence: Made from its measurements.
+    """
+
+    roles: tuple[str, ...]
+    sentence: str
+
+    @property
+    def role(self) -> str:
+        """The names of its roles, or "unclear"."""
+        return ", ".join(self.roles) or "unclear"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"roles": list(self.roles), "sentence": self.sentence}
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "NodeSummary | None":
+        """Reads it back from a node of `circuit.json`; None where it was not explained."""
+        if record.get("sentence") is None:
+            return None
+        return NodeSummary(tuple(record.get("roles") or ()), record["sentence"])
+
+
+@dataclass(frozen=True)
 class Circuit:
     """The nodes that carry a behaviour.
 
@@ -221,6 +249,7 @@ class Circuit:
         interval: The 95% interval of the faithfulness over prompts.
         prompts: How many prompts it was measured on.
         evidence: By node, how certain it is; empty where that was not measured.
+        summaries: By node, what it does; empty where the circuit was not explained.
     """
 
     nodes: tuple[str, ...]
@@ -234,6 +263,7 @@ class Circuit:
     interval: tuple[float, float] = (math.nan, math.nan)
     prompts: int = 0
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    summaries: Mapping[str, NodeSummary] = field(default_factory=dict)
 
     SCHEMA: ClassVar[int] = 2
 
@@ -246,11 +276,29 @@ class Circuit:
         """The nodes that are always needed."""
         return tuple(n for n in self.nodes if n in self.evidence and self.evidence[n].core)
 
+    def explain(self, node: str | None = None) -> str:
+        """What each node does, or one of them: its name, its roles and its sentence.
+
+        Raises:
+            UnweaveError: For a node that is not in the circuit, or one that was not explained.
+        """
+        if node is not None and node not in self.nodes:
+            raise UnweaveError(f"{node} is not in the circuit: it has {', '.join(self.nodes)}")
+        wanted = [n for n in self.nodes if node in (None, n)]
+        if missing := [name for name in wanted if name not in self.summaries]:
+            raise UnweaveError(
+                f"{missing[0]} was not explained: run unweave explain on the run's folder, or call "
+                "unweave.roles.explain with a problem and the circuit's nodes"
+            )
+        told = ((name, self.summaries[name]) for name in wanted)
+        return "\n".join(f"{name}  {one.role}\n  {one.sentence}" for name, one in told)
+
     def to_json(self) -> dict[str, Any]:
         """The record that `circuit.json` holds."""
         nodes = [
             {"site": site, "score": score}
             | (self.evidence[site].to_json() if site in self.evidence else {})
+            | (self.summaries[site].to_json() if site in self.summaries else {})
             for site, score in zip(self.nodes, self.scores, strict=True)
         ]
         return {
@@ -281,6 +329,7 @@ class Circuit:
             )
         low, high = record.get("interval") or (None, None)
         found = {node["site"]: Evidence.from_json(node) for node in record["nodes"]}
+        told = {node["site"]: NodeSummary.from_json(node) for node in record["nodes"]}
         return Circuit(
             tuple(node["site"] for node in record["nodes"]),
             tuple(_number(node.get("score")) for node in record["nodes"]),
@@ -293,6 +342,7 @@ class Circuit:
             (_number(low), _number(high)),
             record.get("prompts") or 0,
             {site: evidence for site, evidence in found.items() if evidence is not None},
+            {site: summary for site, summary in told.items() if summary is not None},
         )
 
     def __repr__(self) -> str:

@@ -48,6 +48,9 @@ def discover(
     open_report: Annotated[
         bool, typer.Option("--open", help="Open the report in a browser when it is there.")
     ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain/--no-explain", help="Say what each node does.")
+    ] = True,
     as_json: given.AsJson = False,
     quiet: given.Quiet = False,
     verbose: Annotated[
@@ -96,7 +99,7 @@ def discover(
     folder = out or new_folder(found.name, name, seed)
     try:
         circuit = _run(
-            loaded, found, specification, folder, resume or out is None, quiet or as_json
+            loaded, found, specification, folder, resume or out is None, quiet or as_json, explain
         )
     finally:
         if out is None:
@@ -117,6 +120,7 @@ def _run(
     folder: Path,
     resume: bool,
     hushed: bool,
+    explain: bool,
 ) -> "Circuit":
     """Runs the discovery, with a line for every phase; Ctrl-C says how to go on."""
     from contextlib import nullcontext
@@ -131,7 +135,7 @@ def _run(
     say(repr(model))
     try:
         with silent() if hushed else nullcontext():
-            return run(model, task, specification, folder, resume, say)
+            return run(model, task, specification, folder, resume, say, explain)
     except KeyboardInterrupt:
         if (folder / "state.json").exists():
             say(f"what is finished is in {folder}: go on with --resume --out {folder}")
@@ -156,11 +160,17 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
                 soft_wrap=True,
             )
     columns = ["node", "score"]
+    if circuit.summaries:
+        columns.append("role")
     if circuit.evidence:
         columns += ["effect", "", "found again", "can be replaced by"]
-    table = Table(*columns, box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("node", "score", "effect"))
     for name, score in zip(circuit.nodes, circuit.scores, strict=True):
         row = [name, f"{score:+.3f}"]
+        if circuit.summaries:
+            row.append(circuit.summaries[name].role if name in circuit.summaries else "")
         if name in circuit.evidence:
             known = circuit.evidence[name]
             half = (known.interval[1] - known.interval[0]) / 2

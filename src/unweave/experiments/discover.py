@@ -2,7 +2,8 @@
 
 1. Prompts are drawn, ablations recorded; a model that cannot do the task is an error. 2. The score
 rates every node. 3. The search finds the circuit. 4. It is measured on prompts that nothing was
-chosen on. Everything is kept as it comes, so that a run that was stopped goes on.
+chosen on. 5. Each of its nodes is explained. Everything is kept as it comes, so that a run that was
+stopped goes on.
 """
 
 import time
@@ -15,9 +16,12 @@ from typing import Any
 from unweave.behaviours.task import Task
 from unweave.circuits import Circuit, Evidence, Scores
 from unweave.cost import metered
+from unweave.errors import UnweaveError
 from unweave.evaluation.certainty import certainty
 from unweave.evaluation.curves import Curve, faithfulness_curve
 from unweave.evaluation.verdict import Verdict, verdict
+from unweave.experiments.explain import PROMPTS as EXPLAINED
+from unweave.experiments.explain import Explained, explained
 from unweave.experiments.patterns import head_patterns
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
@@ -41,6 +45,7 @@ def discover(
     out: str | Path | None = None,
     resume: bool = False,
     say: Say = lambda text: None,
+    explain: bool = True,
 ) -> Circuit:
     """Finds the circuit of a behaviour, and measures it on other prompts.
 
@@ -50,6 +55,7 @@ def discover(
         out: A folder for everything that was found; None keeps nothing.
         resume: Go on with the run that `out` holds.
         say: Called with a line at every phase.
+        explain: Whether to say what each node does (`Circuit.explain`); changes no other figure.
 
     Raises:
         UnweaveError: When the model cannot do the task, or the folder cannot be used.
@@ -59,14 +65,14 @@ def discover(
     given = task if isinstance(task, Task) else None
     experiment = Experiment.set_up(specification, model, given)
     if out is None:
-        return _discover(experiment, None, say)
+        return _discover(experiment, None, say, explain)
     identity = {"specification": specification.to_dict(), "fingerprint": experiment.fingerprint}
     folder = RunFolder.open(Path(out), identity, resume)
     with folder.locked():
-        return folder.circuit() or _discover(experiment, folder, say)
+        return folder.circuit() or _discover(experiment, folder, say, explain)
 
 
-def _discover(experiment: Experiment, folder: RunFolder | None, say: Say) -> Circuit:
+def _discover(experiment: Experiment, folder: RunFolder | None, say: Say, explain: bool) -> Circuit:
     ledger, method = Ledger(), experiment.specification.resolved
     with ledger.phase("set-up"):
         accuracy, problem = experiment.accuracy, experiment.discovery
@@ -93,9 +99,26 @@ def _discover(experiment: Experiment, folder: RunFolder | None, say: Say) -> Cir
         circuit = _circuit(experiment, scores, finding)
         judged = _verdict(experiment, finding, circuit)
         curve = _curve(held_out, scores, circuit.size)
+    told = _explained(experiment, circuit, say, ledger) if explain else None
+    if isinstance(told, Explained):
+        circuit = replace(circuit, summaries=told.summaries)
     if folder is not None:
-        _keep(experiment, folder, scores, finding, circuit, judged, curve, ledger)
+        _keep(experiment, folder, scores, finding, circuit, judged, curve, told, ledger)
     return circuit
+
+
+def _explained(
+    experiment: Experiment, circuit: Circuit, say: Say, ledger: "Ledger"
+) -> Explained | str:
+    """What each node does, or why that cannot be said."""
+    say(f"Explaining {circuit.size} nodes")
+    try:
+        with ledger.phase("explanation"):
+            prompts = min(EXPLAINED, len(experiment.held_out.batch))
+            return explained(experiment, circuit.nodes, prompts)
+    except UnweaveError as error:  # neurons, encoders: the circuit is found all the same
+        say(f"Not explained: {error}")
+        return str(error)
 
 
 def _circuit(experiment: Experiment, scores: Scores, finding: Finding) -> Circuit:
@@ -166,10 +189,13 @@ def _keep(
     circuit: Circuit,
     judged: Verdict,
     curve: Curve,
+    told: Explained | str | None,
     ledger: "Ledger",
 ) -> None:
     """Writes everything that was found."""
     held_out = experiment.held_out
+    if isinstance(told, Explained):
+        folder.save_explanation(told.to_json())
     folder.save_scores(scores)
     folder.save_patterns(head_patterns(experiment.model, held_out.batch.clean, finding.sites))
     with ledger.phase("words"):
@@ -206,6 +232,7 @@ def _keep(
             "prompts": curve.prompts,
         },
         "words": words,
+        "explanation": {"reason": told} if isinstance(told, str) else told and told.summary(),
         "nodes_total": circuit.total,
         "shape": _shape(experiment.model),
         "seconds": ledger.seconds,

@@ -5,7 +5,9 @@ scores.safetensors     scores of every node, relevance of all pairs
 patterns.safetensors   attention patterns of the circuit's heads on one prompt
 run.json               specification, versions, prompts, rounds, verdict
 circuit.json           the circuit
+explain.json           what each node does, with every measurement
 evaluation.json        what `unweave evaluate` adds
+paths.json             what `unweave paths` adds
 
 Every file is written whole or not at all, so that a run can go on from its folder. While a run is
 under way its folder is locked.
@@ -30,11 +32,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unweave.circuits import Circuit, Scores
+from unweave.circuits import Circuit, NodeSummary, Scores
 from unweave.errors import UnweaveError
 from unweave.experiments.files import plain, read_json, write_json, write_whole
 from unweave.experiments.locking import check_out, entries, locked
-from unweave.experiments.schema import CIRCUIT, EVALUATION, RUN, check_file
+from unweave.experiments.schema import CIRCUIT, EVALUATION, PATHS, RUN, check_file
 from unweave.experiments.specification import Specification
 from unweave.sites import parse
 
@@ -130,6 +132,9 @@ class RunFolder:
         tensors = {name: value.cpu() for name, value in patterns.items()}
         write_whole(self.path / "patterns.safetensors", lambda path: save_file(tensors, path))
 
+    def save_explanation(self, explanation: Json) -> None:
+        write_json(self.path / "explain.json", explanation)
+
     def load(self) -> dict[str, Any] | None:
         """The state of the search of an interrupted run."""
         return self._saved().get("search")
@@ -214,6 +219,7 @@ class Run:
         evaluation: evaluation.json; empty when the run was not evaluated.
         found: circuit.json, with what it says about each node and edge.
         patterns: By head, its attention on the first held-out prompts.
+        paths: paths.json; empty where they were not asked for.
     """
 
     folder: Path
@@ -223,6 +229,7 @@ class Run:
     scores: Scores | None = None
     evaluation: Json = field(default_factory=dict)
     patterns: Mapping[str, Float[Tensor, "prompt query key"]] = field(default_factory=dict)
+    paths: Json = field(default_factory=dict)
 
     @property
     def specification(self) -> Specification:
@@ -265,7 +272,27 @@ def read_run(folder: Path) -> Run:
         read_scores(folder / "scores.safetensors"),
         read_evaluation(folder / "evaluation.json"),
         _patterns(folder / "patterns.safetensors"),
+        _paths(folder / "paths.json"),
     )
+
+
+def save_explanation(
+    run: Run, explanation: Json, summary: Json, summaries: Mapping[str, NodeSummary]
+) -> None:
+    """Adds what each node does to a finished run.
+
+    Args:
+        explanation: Every measurement, for explain.json.
+        summary: Roles and sentences, for run.json.
+        summaries: The same by node, for circuit.json.
+    """
+    write_json(run.folder / "explain.json", explanation)
+    nodes = [
+        node | (summaries[node["site"]].to_json() if node["site"] in summaries else {})
+        for node in run.found["nodes"]
+    ]
+    write_json(run.folder / "circuit.json", {**run.found, "nodes": nodes})
+    write_json(run.folder / "run.json", {**run.record, "explanation": summary})
 
 
 def _read_circuit(path: Path) -> tuple[Circuit, dict[str, Any]]:
@@ -280,6 +307,19 @@ def _read_circuit(path: Path) -> tuple[Circuit, dict[str, Any]]:
     except UnweaveError as error:
         raise UnweaveError(f"{path} is broken ({error}): {_AGAIN}") from error
     return circuit, listed
+
+
+def save_paths(run: Run, record: Json) -> None:
+    """Adds the strongest paths to a finished run."""
+    write_json(run.folder / "paths.json", record)
+
+
+def _paths(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    found = read_json(path, "paths.json of unweave paths")
+    check_file(path, found, PATHS, "delete it, and run unweave paths again")
+    return found
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:

@@ -160,6 +160,28 @@ _COMPLETENESS = fields({"mean_gap": number, "worst_gap": number, "knockouts": _K
 _MINIMALITY = fields({"effects": named(number), "idle": _NAMES})
 _WORD = fields({"text": text, "score": number}, ("text",))
 
+
+def whether(value: Any, where: str) -> None:
+    """Yes or no; null for what could not be tested."""
+    if value is not None and not isinstance(value, bool):
+        _fail(value, where, "true or false")
+
+
+_CHECK = fields({"role": text, "says": text, "held": whether}, ("role", "says"))
+EXPLANATION = fields(
+    {
+        "prompts": whole,
+        "passes": number,
+        "reason": text,
+        "nodes": each(
+            fields(
+                {"node": text, "roles": _NAMES, "sentence": text, "checks": each(_CHECK)},
+                ("node", "roles", "sentence"),
+            )
+        ),
+    }
+)
+
 RUN = fields(
     {
         **dict.fromkeys(("command", "created", "task", "model", "method", "ablation"), text),
@@ -191,8 +213,26 @@ RUN = fields(
             }
         ),
         "overshoot": each(fields({"site": text, "effect": number})),
-        "paths": each(fields({"path": _NAMES, "share": number})),
+        "explanation": EXPLANATION,
     }
+)
+
+_PATH = fields(
+    {
+        "path": _NAMES,
+        **dict.fromkeys(("share", "measured"), number),
+        **dict.fromkeys(("interval", "measured_interval"), _PAIR),
+    },
+    ("path",),
+)
+PATHS = fields(
+    {
+        **dict.fromkeys(("prompts", "expanded", "known"), whole),
+        **dict.fromkeys(("ablation", "metric"), text),
+        **dict.fromkeys(("total", "error", "left", "left_after_all"), number),
+        "paths": each(_PATH),
+    },
+    ("prompts", "paths"),
 )
 
 _NODE = fields(
