@@ -63,7 +63,7 @@ class Ablation:
             )
         return values
 
-    def select(self, examples: slice) -> "Ablation":
+    def select(self, examples: slice | Int[Tensor, " n"]) -> "Ablation":
         """The ablation of a part of the batch."""
         if self.rows is not None:
             return replace(self, rows=self.rows[examples])

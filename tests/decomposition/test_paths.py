@@ -237,7 +237,7 @@ def test_wired_paths_come_first_with_their_inputs_and_no_others(name):
 
 def test_tokens_of_a_path_are_told_apart_by_label():
     problem = attention_only(2, rows=2)
-    found = everything(problem)
+    found = find_paths(problem.model, problem.batch, problem.ablation, expansions=8, least=0.0)
     starts = {path.steps[0] for path in found.found}
     assert starts == {"input@end", "input@start", f"input@{ELSEWHERE}"}
     one = {p.steps[0]: p.values for p in found.found if p.steps[1:] == ("a1.h0<v>", "logits")}

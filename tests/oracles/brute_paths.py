@@ -132,12 +132,10 @@ class Brute:
     def _jacobian(self, layer: int, unit: int) -> tuple[Tensor, Tensor]:
         """The mean Jacobian (position, d, branch, position, d), and the head's own part."""
         x, low = self.ends(layer)
-        total: Tensor | None = None
-        for a, weight in _points(self.steps):
-            at = (low + a * (x - low)).expand(3, *x.shape)
-            found = torch.func.jacrev(lambda s: self.head(layer, unit, s))(at)
-            total = weight * found if total is None else total + weight * found
-        assert total is not None
+        points, weights = torch.tensor(_points(self.steps), dtype=x.dtype).T
+        streams = (low + points[:, None, None] * (x - low))[:, None].expand(-1, 3, -1, -1)
+        jacobian = torch.func.jacrev(lambda s: self.head(layer, unit, s))
+        total = torch.einsum("n,n...->...", weights, torch.func.vmap(jacobian)(streams))
         change = self.head(layer, unit, x.expand(3, *x.shape))
         change = change - self.head(layer, unit, low.expand(3, *x.shape))
         return total, self.delta((layer, unit)) - change

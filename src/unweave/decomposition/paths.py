@@ -40,6 +40,7 @@ from unweave.model.program import run
 from unweave.sites import Point
 
 ELSEWHERE = "elsewhere"
+_NUMBERS = 2**22  # of the streams that one reader is run on at once
 Values = Float[Tensor, " batch"]
 Covector = Float[Tensor, "batch position d_model"]
 
@@ -181,16 +182,26 @@ class Observed:
         rows = torch.arange(len(x), device=x.device)
         read, to_logits = self.batch.readout.read, logits_part(self.model)
 
-        def metric(stream: Covector) -> Values:
-            return self.batch.readout.measure(to_logits(stream[rows, read]))
+        def metric(stream: Float[Tensor, "*lead batch position d"]) -> Float[Tensor, "*lead batch"]:
+            return self.batch.readout.measure(to_logits(stream[..., rows, read, :]))
 
         gradient = torch.zeros_like(x)
-        for point, weight in quadrature(steps):
-            at = (ablated + point * (x - ablated)).requires_grad_()
+        for points, weights in self.on_the_way(x, ablated, steps):
+            points.requires_grad_()
             with torch.enable_grad():
-                gradient += weight * torch.autograd.grad(metric(at).sum(), at)[0]
+                total = (metric(points) * weights[:, None]).sum()
+                gradient += torch.autograd.grad(total, points)[0].sum(0)
         with torch.no_grad():
             return metric(x) - metric(ablated), gradient
+
+    def on_the_way(
+        self, x: Covector, ablated: Covector, steps: int
+    ) -> Iterator[tuple[Float[Tensor, "point batch position d_model"], Float[Tensor, " point"]]]:
+        """Streams between the ablated one and the model's, with their weights, some at a time."""
+        listed = torch.tensor(quadrature(steps), dtype=x.dtype, device=x.device)
+        for part in listed.split(max(1, _NUMBERS // x.numel())):
+            points, weights = part.T
+            yield ablated + points[:, None, None, None] * (x - ablated), weights
 
     def ends(self, key: tuple[int, str]) -> tuple[Covector, Covector]:
         """What a reader reads, and what it would read were everything upstream ablated."""
@@ -203,14 +214,13 @@ class Observed:
         part, key, branches = self.part(name)
         x, ablated = self.ends(key)
         gradients = {branch: torch.zeros_like(x) for branch in branches}
-        for point, weight in quadrature(steps):
-            at = ablated + point * (x - ablated)
-            streams = {branch: at.clone().requires_grad_() for branch in branches}
+        for points, weights in self.on_the_way(x, ablated, steps):
+            streams = {branch: points.clone().requires_grad_() for branch in branches}
             with torch.enable_grad():
-                pulled = (part(streams) * partial.covector).sum()
+                pulled = (part(streams) * partial.covector).sum((1, 2, 3)) @ weights
                 found = torch.autograd.grad(pulled, list(streams.values()))
             for branch, gradient in zip(branches, found, strict=True):
-                gradients[branch] += weight * gradient
+                gradients[branch] += gradient.sum(0)
         # A backward pass counts twice its forward pass; one head is that part of its block.
         share = self.model.network.body.blocks[key[0]].attention.heads if len(branches) > 1 else 1
         spend(3 * steps * x.shape[:2].numel() // share)

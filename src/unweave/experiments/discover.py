@@ -23,10 +23,10 @@ from unweave.evaluation.verdict import Verdict, verdict
 from unweave.experiments.explain import PROMPTS as EXPLAINED
 from unweave.experiments.explain import Explained, explained
 from unweave.experiments.patterns import head_patterns
+from unweave.experiments.prompt_details import patterns_kept, prompt_details
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
-from unweave.experiments.words import word_scores
 from unweave.model.model import Model
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores as registered_scores
@@ -197,9 +197,11 @@ def _keep(
     if isinstance(told, Explained):
         folder.save_explanation(told.to_json())
     folder.save_scores(scores)
-    folder.save_patterns(head_patterns(experiment.model, held_out.batch.clean, finding.sites))
-    with ledger.phase("words"):
-        words = word_scores(experiment.model, held_out.batch)
+    kept = patterns_kept(held_out, len(finding.sites))
+    folder.save_patterns(head_patterns(experiment.model, held_out.batch.clean, finding.sites, kept))
+    with ledger.phase("prompts"):
+        metrics = held_out.metric([finding.sites])[0]
+        details = prompt_details(held_out, finding.sites, metrics)
     reference, metric = held_out.reference, experiment.task.metric
     how, method = experiment.specification, experiment.specification.resolved
     record = {
@@ -217,7 +219,7 @@ def _keep(
         },
         "prompts": {
             "discover": prompt_records(experiment.discovery),
-            "evaluate": prompt_records(held_out, held_out.metric([finding.sites])[0]),
+            "evaluate": prompt_records(held_out, metrics, details),
         },
         "rounds": [asdict(one) for one in finding.rounds],
         "elimination": [asdict(step) for one in finding.rounds for step in one.steps],
@@ -231,7 +233,7 @@ def _keep(
             "k95": curve.first(0.95),
             "prompts": curve.prompts,
         },
-        "words": words,
+        "words": details[0]["words"],
         "explanation": {"reason": told} if isinstance(told, str) else told and told.summary(),
         "nodes_total": circuit.total,
         "shape": _shape(experiment.model),

@@ -126,12 +126,16 @@ def curve(value: Any, where: str) -> None:
             _fail(value[name], f"{where}.{name}", f"{len(value['sizes'])} numbers, one for a size")
 
 
+_WORD = fields({"text": text, "score": number}, ("text",))
+_WORDS = fields({"text": text, "target": text, "metric": number, "words": each(_WORD)}, ("words",))
 _PROMPT = fields(
     {
         **dict.fromkeys(("clean", "corrupted"), text),
         **dict.fromkeys(("answers", "distractors", "tokens"), _NAMES),
         "positions": named(whole),
         "metric": named(number),
+        "words": _WORDS,
+        "effects": named(number),
     }
 )
 _ROUND = fields(
@@ -158,7 +162,6 @@ _FAITHFULNESS = named(
 )
 _COMPLETENESS = fields({"mean_gap": number, "worst_gap": number, "knockouts": _KNOCKOUTS})
 _MINIMALITY = fields({"effects": named(number), "idle": _NAMES})
-_WORD = fields({"text": text, "score": number}, ("text",))
 
 
 def whether(value: Any, where: str) -> None:
@@ -196,9 +199,7 @@ RUN = fields(
         "rounds": each(_ROUND),
         "curve": curve,
         "summary": named(number),
-        "words": fields(
-            {"text": text, "target": text, "metric": number, "words": each(_WORD)}, ("words",)
-        ),
+        "words": _WORDS,
         "nodes_total": whole,
         "shape": named(anything),
         "seconds": named(amount),

@@ -66,7 +66,9 @@ def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
             **{key: run.about(key) for key in ("model", "task", "method")},
             **_some(record, "command", "created", "seed", "versions", "options", "accuracy"),
             **_some(record, "metric", "seconds", "forwards", "elimination", "curve", "summary"),
-            **_some(record, "verdict", "overshoot", "paths", "words"),
+            **_some(record, "verdict", "overshoot", "words"),
+            "paths": run.paths,
+            "explained": _some(record.get("explanation") or {}, "prompts", "passes", "reason"),
             "total": record.get("nodes_total") or run.circuit.total or len(run.ranking),
             "size": len(run.circuit.nodes),
             "faithfulness": run.circuit.faithfulness,
@@ -102,6 +104,7 @@ def _commands(run: ShownRun) -> dict[str, str]:
     return {
         "evaluate": shlex.join(["unweave", "evaluate", folder]),
         "explain": shlex.join(["unweave", "explain", folder]),
+        "paths": shlex.join(["unweave", "paths", folder]),
         # Into another folder: discover does not write into one that holds a run.
         "discover": shlex.join(["unweave", "discover", run.about("task"), "--out", f"{folder}-2"]),
         "attribute": shlex.join(["unweave", "attribute", "--model", run.about("model")]),

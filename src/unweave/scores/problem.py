@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unweave.ablation import Ablation
@@ -100,7 +100,7 @@ class Problem:
         full = run_circuits(self.model, self.batch, [()], (), self.ablation)[0]
         return Reference(full, self.metric([()])[0])
 
-    def select(self, examples: slice) -> "Problem":
+    def select(self, examples: slice | Int[Tensor, " n"]) -> "Problem":
         """The problem on a part of its prompts."""
         batch, ablation = self.batch.select(examples), self.ablation.select(examples)
         return replace(self, batch=batch, ablation=ablation, draw=None)
