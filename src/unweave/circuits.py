@@ -215,10 +215,12 @@ class NodeSummary:
     Args:
         roles: Every role whose evidence it meets; none is "unclear".
         sentence: Made from its measurements.
+        at: Label of the position where it matters; "" where no label holds half of that.
     """
 
     roles: tuple[str, ...]
     sentence: str
+    at: str = ""
 
     @property
     def role(self) -> str:
@@ -226,14 +228,15 @@ class NodeSummary:
         return ", ".join(self.roles) or "unclear"
 
     def to_json(self) -> dict[str, Any]:
-        return {"roles": list(self.roles), "sentence": self.sentence}
+        return {"roles": list(self.roles), "sentence": self.sentence, "at": self.at}
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "NodeSummary | None":
         """Reads it back from a node of `circuit.json`; None where it was not explained."""
         if record.get("sentence") is None:
             return None
-        return NodeSummary(tuple(record.get("roles") or ()), record["sentence"])
+        roles = tuple(record.get("roles") or ())
+        return NodeSummary(roles, record["sentence"], record.get("at") or "")
 
 
 @dataclass(frozen=True)

@@ -205,11 +205,24 @@ STATE = {
     "saved text": (state({"saved": "x"}), "state.json was changed"),
     "gone": (steps(state({}), lambda folder: (folder / "state.json").unlink()), "holds no run"),
 }
+PATHS = {
+    "empty": (replaced("paths.json", ""), "paths.json is no JSON"),
+    "no paths": (replaced("paths.json", '{"prompts": 4}'), "an object with paths"),
+    "share text": (
+        replaced("paths.json", '{"prompts": 4, "paths": [{"path": ["logits"], "share": "x"}]}'),
+        "paths[0].share is 'x'",
+    ),
+}
 
 _SHOWN = ("report {bad}", "evaluate {bad}", "export {bad} -f csv -o -")
 CASES = [
     Case(f"{kind} {name}", _SHOWN[index % len(_SHOWN)], says, make)
-    for kind, table in (("run", RUN), ("circuit", CIRCUIT), ("evaluation", EVALUATION))
+    for kind, table in (
+        ("run", RUN),
+        ("circuit", CIRCUIT),
+        ("evaluation", EVALUATION),
+        ("paths", PATHS),
+    )
     for index, (name, (make, says)) in enumerate(table.items())
 ]
 CASES += [Case(name, "report {bad}", says, make) for name, (make, says) in TENSORS.items()]

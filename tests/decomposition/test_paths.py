@@ -242,5 +242,6 @@ def test_tokens_of_a_path_are_told_apart_by_label():
     assert starts == {"input@end", "input@start", f"input@{ELSEWHERE}"}
     one = {p.steps[0]: p.values for p in found.found if p.steps[1:] == ("a1.h0<v>", "logits")}
     observed = observe_paths(problem.model, problem.batch, problem.ablation)
-    assert sum(observed.places.values()).equal(problem.batch.clean.mask.double())
+    whole = torch.stack(list(observed.places.values())).sum(0)
+    assert torch.equal(whole, problem.batch.clean.mask.double())
     assert len(one) == 3

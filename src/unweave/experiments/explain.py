@@ -37,7 +37,9 @@ class Explained:
     def summaries(self) -> dict[str, NodeSummary]:
         """What `circuit.json` says about each node."""
         return {
-            one.node: NodeSummary(tuple(role.name for role in one.roles), one.sentence)
+            one.node: NodeSummary(
+                tuple(role.name for role in one.roles), one.sentence, one.measurements.at
+            )
             for one in self.nodes
         }
 

@@ -238,7 +238,7 @@ PATHS = fields(
 
 _NODE = fields(
     {
-        **dict.fromkeys(("site", "group", "sentence"), text),
+        **dict.fromkeys(("site", "group", "sentence", "at"), text),
         **dict.fromkeys(("score", "effect", "frequency"), number),
         "interval": _PAIR,
         **dict.fromkeys(("swaps", "roles"), _NAMES),

@@ -146,7 +146,9 @@ def _nodes(run: ShownRun, found: Places) -> dict[str, Any]:
                 "score": short(run.score(site)),
                 "spread": short(spread.get(site)),
                 "effect": short(falls.get(site)),
-                **_some(facts, "interval", "group", "frequency", "swaps", "roles", "sentence"),
+                **_some(
+                    facts, "interval", "group", "frequency", "swaps", "roles", "sentence", "at"
+                ),
             }
         )
     columns: dict[str, Any] = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}

@@ -9,7 +9,7 @@ function patternOf(run, node, prompt) {
   const n = Math.round(Math.sqrt(bytes.length));
   const found = asList(run.prompts.evaluate.shown).find((p) => p.index === index);
   const tokens = asList(found && found.tokens).length === n ? found.tokens : run.patterns.tokens;
-  return {n, index, tokens, at: (q, k) => bytes[q * n + k] / 255};
+  return {n, index, tokens, positions: asMap(found && found.positions), at: (q, k) => bytes[q * n + k] / 255};
 }
 
 /** Fills the panel. view: {measure, prompt}; on: {select(i), attend({query, weights}), pinned()} */
@@ -110,7 +110,9 @@ function attentionOn(run, node, prompt, attend) {
   const pattern = patternOf(run, node, prompt);
   if (!pattern) return null;
   const tokens = pattern.tokens;
-  const own = node.position === null ? null : run.positions[node.position].index;
+  // Where the node is, or where it matters; else where it looks most.
+  const label = node.matters ? pattern.positions[node.matters] : null;
+  const own = node.position === null ? (isNumber(label) && label < 0 ? pattern.n + label : label) : run.positions[node.position].index;
   const first = isNumber(own) && own < pattern.n ? own : telling(pattern);
   const pick = el("select", {}, tokens.map((t, q) => el("option", {value: q, selected: q === first}, `${q} ${show(t, 24)}`)));
   const told = el("p", {class: "muted", "aria-live": "polite"});
