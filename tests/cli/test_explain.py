@@ -56,18 +56,20 @@ def test_explain_keeps_roles_and_sentences_in_the_run(run, capsys):
     assert f"falls by {effect['mean']:.2f} ± {effect['error']:.2f}" in mover["sentence"]
     circuit = read_run(run).circuit
     assert circuit.explain("a2.h0") == f"a2.h0  induction, mover\n  {mover['sentence']}"
-    assert circuit.explain().startswith("a1.h2  previous token\n")
+    assert circuit.explain() == "\n".join(map(circuit.explain, circuit.nodes))
+    assert circuit.explain("a1.h2").startswith("a1.h2  previous token\n")
     assert mover["sentence"][:60] in (run / "report.html").read_text()
 
 
 def test_discover_explains_unless_told_not_to(run, tmp_path, capsys):
     command = ["discover", NAME, "-n", "8", "--held-out", "8", "--out", str(tmp_path / "a")]
     assert cli.main(command) == 0
-    assert "previous token" in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert {"role", "previous", "induction,"} <= set(table.split())
     record = json.loads((tmp_path / "a" / "run.json").read_text())
     assert record["forwards"]["explanation"] < 0.3 * sum(record["forwards"].values())
     assert cli.main([*command[:-1], str(tmp_path / "b"), "--no-explain"]) == 0
-    assert "previous token" not in capsys.readouterr().out
+    assert "role" not in capsys.readouterr().out.split()
     other = json.loads((tmp_path / "b" / "run.json").read_text())
     assert "explanation" not in other["forwards"]
     assert other["explanation"] is None

@@ -116,7 +116,7 @@ function promptDetail(host, run, net, row, split, chosen) {
   else empty(nodes, split === "evaluate" ? detailedTold(run) : "Nodes were not scored on this prompt.");
   host.replaceChildren(el("h4", {}, `${split === "evaluate" ? "Held-out" : "Discovery"} prompt ${index + 1}`),
     el("ol", {class: "prompts one"}, promptItem(prompt)), el("div", {class: "two"}, el("div", {}, el("h4", {}, "Words"), part),
-      el("div", {}, el("h4", {}, "Nodes", el("small", {}, prompt.effects ? " what the circuit's metric loses on this prompt without the node" : ""), nodes))),
+      el("div", {}, el("h4", {}, "Nodes", el("small", {}, prompt.effects ? " what the circuit's metric loses on this prompt without the node" : "")), nodes)),
     split === "evaluate" ? promptAttention(run, net, index, chosen) : "");
 }
 
