@@ -2,10 +2,11 @@
 
     python benchmarks/kills.py 1000
 
-Each command runs in a process of its own on a small wired model and is killed (SIGKILL) after a
-random time, again and again, until it gets through; then its files are compared with those of a
-run that nobody disturbed. Processes are forked from this one, which has torch and the model
-already: a kill takes a second, not ten.
+Each command runs in a process of its own on a small wired model and is killed (SIGKILL), again and
+again, until it gets through; then its files are compared with those of a run that nobody disturbed.
+One kill comes after a random time, the next at a random moment among the file operations of the
+command, where a half-written file would be left. Processes are forked from this one, which has
+torch and the model already: a kill takes a fraction of a second.
 """
 
 import argparse
@@ -13,8 +14,11 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
+import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -27,6 +31,7 @@ TASK = "wired-induction"
 FEW = ["-n", "6", "--held-out", "6"]
 TIMES = {"created", "seconds", "command", "forwards", "spread"}
 LONGEST = 600  # seconds that one command may take in all
+OPERATIONS = 8  # the first of a command's file operations, among which it is killed
 
 
 def discover(folder: Path, method: str) -> list[str]:
@@ -35,7 +40,7 @@ def discover(folder: Path, method: str) -> list[str]:
 
 
 def compare(folder: Path) -> list[str]:
-    how = ["--methods", "unweave,eap,patching,acdc", "--seeds", "0,1", "--draws", "3", "-q"]
+    how = ["--methods", "cdt,eap,patching,acdc", "--seeds", "0,1", "--draws", "3", "-q"]
     return ["compare", TASK, *FEW, *how, "--out", str(folder)]
 
 
@@ -43,16 +48,34 @@ def evaluate(folder: Path) -> list[str]:
     return ["evaluate", str(folder), "-n", "8", "--draws", "5", "-q"]
 
 
-def run(args: list[str]) -> None:
-    """The command, in a process that ends with it."""
+def run(args: list[str], operation: int | None) -> None:
+    """The command, in a process that ends with it, or at one of its file operations."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
+    if operation is not None:
+        kill_at(operation)
     os._exit(cli.main(args))
 
 
-def started(args: list[str]) -> Any:
-    process = multiprocessing.get_context("fork").Process(target=run, args=(args,))
+def kill_at(operation: int) -> None:
+    """Kills this process just before its nth write, renaming or removal of a file."""
+    count = 0
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal count
+        flags = args[2] if event == "open" and isinstance(args[2], int) else 0
+        writes = flags & (os.O_WRONLY | os.O_RDWR)
+        if writes or event in ("os.rename", "os.remove", "os.mkdir", "os.truncate"):
+            count += 1
+            if count == operation:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def started(args: list[str], operation: int | None = None) -> Any:
+    process = multiprocessing.get_context("fork").Process(target=run, args=(args, operation))
     process.start()
     return process
 
@@ -84,15 +107,22 @@ def undisturbed(make: Callable[[Path], list[str]], folder: Path) -> tuple[dict[s
 
 
 def killed(make: Callable[[Path], list[str]], folder: Path, seconds: float, rng: Random) -> int:
-    """Kills a command at random times until it gets through; how many kills it took."""
+    """Kills a command at random moments until it gets through; how many kills it took."""
     kills, began = 0, time.monotonic()
     while time.monotonic() - began < LONGEST:
-        process = started(make(folder))
         # Kills that come ever later: otherwise a slow phase would never get through.
-        process.join(rng.uniform(0, seconds) * (1 + kills / 4))
+        patience = 1 + kills / 8
+        if rng.random() < 0.5:
+            process = started(make(folder))
+            process.join(rng.uniform(0, seconds / 3) * patience)
+        else:
+            process = started(make(folder), int(rng.uniform(1, OPERATIONS) * patience))
+            process.join(LONGEST)
         if process.exitcode is None:
             process.kill()
             process.join()
+            kills += 1
+        elif process.exitcode == -signal.SIGKILL:
             kills += 1
         elif process.exitcode == 0:
             return kills
@@ -107,37 +137,41 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     load(TASK)
-    rng, kills, runs, wrong = Random(given.seed), 0, 0, 0
+    rng, wrong = Random(given.seed), 0
+    kills, runs = Counter[str](), Counter[str]()
     home = Path(tempfile.mkdtemp(prefix="unweave-kills-"))
     jobs: dict[str, Callable[[Path], list[str]]] = {
         f"discover {method}": lambda folder, method=method: discover(folder, method)
-        for method in ("unweave", "cdt-paper", "acdc")
+        for method in ("cdt", "cdt-paper", "acdc")
     }
     jobs |= {"compare": compare, "evaluate": evaluate}
     found = home / "found"
-    undisturbed(lambda folder: discover(folder, "unweave"), found)
+    undisturbed(lambda folder: discover(folder, "cdt"), found)
     expected = {}
     for name, make in jobs.items():
         folder = home / f"whole-{name}"
         if name == "evaluate":
             shutil.copytree(found, folder)
         expected[name] = undisturbed(make, folder)
-    while kills < given.kills:
+    while kills.total() < given.kills:
         for name, make in jobs.items():
             folder = home / "killed"
             if name == "evaluate":
                 shutil.copytree(found, folder)
             whole, seconds = expected[name]
-            kills += killed(make, folder, seconds, rng)
-            runs += 1
+            kills[name] += killed(make, folder, seconds, rng)
+            runs[name] += 1
             if content(folder) != whole:
                 wrong += 1
                 shutil.copytree(folder, home / f"wrong-{wrong}-{name}")
                 print(f"{name}: another result, kept in {home / f'wrong-{wrong}-{name}'}")
             shutil.rmtree(folder)
+        print(f"{kills.total()} kills in {runs.total()} runs so far, {wrong} differ", flush=True)
     if not wrong:
         shutil.rmtree(home)
-    print(f"{kills} kills in {runs} runs of {len(jobs)} commands: {runs - wrong} identical")
+    for name in jobs:
+        print(f"{name}: {kills[name]} kills in {runs[name]} runs")
+    print(f"{kills.total()} kills in {runs.total()} runs: {runs.total() - wrong} identical")
     raise SystemExit(1 if wrong else 0)
 
 

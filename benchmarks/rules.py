@@ -5,7 +5,7 @@
     python benchmarks/rules.py --show rules*.json                       # tables of means
 
 For every task and seed: one-pass scores by each rule set, scores of the peers (EAP, EAP-IG, exact
-patching, random), and searches behind them, all as CMD and k95 on held-out prompts.
+patching, random), and searches behind them, all as curve gap and k95 on held-out prompts.
 Seeds 0–2, 50–52 and from 100 on are for choosing; those that are reported draw other prompts.
 """
 
@@ -213,14 +213,14 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
     def add(label: str, kind: str, order: "list[Site] | str", seconds: float, **more: Any) -> None:
         row = {"task": name, "seed": seed, "label": label, "kind": kind, "seconds": seconds, **more}
         if isinstance(order, str):
-            row |= {"cmd": None, "k95": None, "error": order}
+            row |= {"curve_gap": None, "k95": None, "error": order}
             seen = order
         else:
             orders[label] = order
             curve = faithfulness_curve(held_out, order)
-            row |= {"cmd": curve.cmd, "cpr": curve.cpr, "k95": curve.first(0.95)}
+            row |= {"curve_gap": curve.gap, "curve_area": curve.area, "k95": curve.first(0.95)}
             row |= {"sizes": curve.sizes, "faithfulness": curve.faithfulness}
-            seen = f"CMD {curve.cmd:.3f}  k95 {row['k95']!s:>4}  {seconds:6.1f} s"
+            seen = f"curve gap {curve.gap:.3f}  k95 {row['k95']!s:>4}  {seconds:6.1f} s"
         rows.append(row)
         print(f"{name:13s} {seed:3d} {label:48s} {seen}", flush=True)
 
@@ -255,18 +255,18 @@ def study(model: Model, name: str, seed: int, options: argparse.Namespace) -> li
 
 
 def show(rows: Sequence[dict]) -> None:
-    """Means over the seeds as tables: CMD / k95, and the circuits that searches return."""
+    """Means over the seeds as tables: curve gap / k95, and the circuits that searches return."""
     names = list(dict.fromkeys(row["task"] for row in rows))
-    print("| CMD / k95 |", " | ".join(names), "|")
+    print("| curve gap / k95 |", " | ".join(names), "|")
     print("|---" * (len(names) + 1) + "|")
 
     def cell(found: Sequence[dict]) -> str:
         if not found:
             return "–"
-        if any(row["cmd"] is None for row in found):
+        if any(row["curve_gap"] is None for row in found):
             return "overflows"
         sizes = [row["k95"] or max(row["sizes"]) for row in found]
-        return f"{mean(row['cmd'] for row in found):.3f} / {mean(sizes):.0f}"
+        return f"{mean(row['curve_gap'] for row in found):.3f} / {mean(sizes):.0f}"
 
     for label in dict.fromkeys(row["label"] for row in rows):
         found = [[r for r in rows if r["label"] == label and r["task"] == name] for name in names]

@@ -85,15 +85,20 @@ def verdict(chosen: tuple[str, ...], total: int) -> dict[str, Any]:
         for k in (1, 2, 4)
     ]
     return {
+        "prompts": 12,
         "sentence": f"{len(chosen)} nodes reproduce the behaviour on new prompts within 3%.",
         "faithfulness": {
             "mean": at(0.97, [0.93, 1.01]),
             "counterfactual": at(0.85, [0.8, 0.9]),
             "zero": at(-0.04, [-0.2, 0.1]),
         },
+        "templates": {
+            "seen": at(1.01, [0.95, 1.07]) | {"prompts": 14},
+            "new": at(0.9, [0.81, 0.99]) | {"prompts": 9},
+        },
         "random": [{"size": 20, "fraction": 20 / total, "faithfulness": [0.1, -0.2, 0.4]}],
         "completeness": {"mean_gap": 0.7 / 3, "worst_gap": 0.4, "knockouts": knockouts},
-        "minimality": {"effects": {}, "idle": list(chosen[2:4])},
+        "minimality": {"effects": {}, "idle": list(chosen[2:4]), "prompts": 17},
     }
 
 
@@ -226,7 +231,7 @@ def write_run(
             "high": [f + 0.05 for f in curve],
             "prompts": 16,
         },
-        "summary": areas({"sizes": sizes, "faithfulness": curve}, len(sites)),
+        "summary": areas({"sizes": sizes, "faithfulness": curve}, len(sites)) | {"prompts": 16},
         "nodes_total": len(sites),
         "shape": {"layers": layers, "heads": heads, "d_model": 64 * heads, "parallel": False},
         "seconds": {"scores": 1.5, "circuit": 4.0, TEXTS[0] if hostile else "evaluation": 0.5},
@@ -265,7 +270,7 @@ def paths(heads: list[str]) -> dict[str, Any]:
 
 
 def areas(curve: dict[str, Any], nodes: int) -> dict[str, Any]:
-    """CMD, CPR and the first crossings of a curve."""
+    """Curve gap, curve area and the first crossings of a curve."""
     x = torch.tensor(curve["sizes"], dtype=torch.double) / nodes
     y = torch.tensor(curve["faithfulness"], dtype=torch.double)
     first = {
@@ -280,8 +285,8 @@ def areas(curve: dict[str, Any], nodes: int) -> dict[str, Any]:
         for level in (80, 95)
     }
     return {
-        "cmd": float(torch.trapezoid((1 - y).abs(), x)),
-        "cpr": float(torch.trapezoid(y, x)),
+        "curve_gap": float(torch.trapezoid((1 - y).abs(), x)),
+        "curve_area": float(torch.trapezoid(y, x)),
         **first,
     }
 
@@ -327,7 +332,7 @@ def evaluation(nodes: int, chosen: tuple[str, ...], hostile: bool = False) -> di
             {"size": s, "fraction": f, "faithfulness": [f * f, f, math.nan if hostile else f / 2]}
             for s, f in zip(sizes, fractions, strict=True)
         ],
-        "chance": {
+        "random_circuits": {
             "size": size,
             "faithfulness": 0.97,
             "shares": shares,

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unweave.errors import UnweaveError
+from unweave.errors import NotFiniteError, UnweaveError
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import Inputs, Stream, stages
@@ -62,6 +62,16 @@ class Ablation:
                 "with paired prompts of one length, or 'zero'"
             )
         return values
+
+    def check_finite(self) -> None:
+        """Raises `NotFiniteError` where a value is NaN or infinite."""
+        for point, values in self.values.items():
+            if not values.isfinite().all():
+                raise NotFiniteError(
+                    f"the {self.name} ablation is not finite at {point}: look for NaN or infinite "
+                    "values in the model's weights, for instance in the embedding of a token that "
+                    "only the corrupted or reference prompts have"
+                )
 
     def select(self, examples: slice | Int[Tensor, " n"]) -> "Ablation":
         """The ablation of a part of the batch."""
@@ -187,7 +197,9 @@ def counterfactual(
         activations(model, inputs.select(slice(i, i + rows_at_once)), points)
         for i in range(0, len(inputs.mask), rows_at_once)
     ]
-    return Ablation("counterfactual", {p: torch.cat([x[p] for x in parts]) for p in points})
+    found = Ablation("counterfactual", {p: torch.cat([x[p] for x in parts]) for p in points})
+    found.check_finite()
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +242,7 @@ class GroupMeans:
                 advance(len(rows[part]))
         sizes = torch.bincount(rows)
         values = {p: s / sizes.reshape(-1, *(1,) * (s.ndim - 1)) for p, s in sums.items()}
+        Ablation("mean", values).check_finite()
         own = frozenset(p for p in points if side_of(p, reference) is not reference)
         return GroupMeans(known, values, own)
 

@@ -46,6 +46,7 @@ class Batch:
         positions: Named positions in the clean prompt, one index an example.
         groups: Examples of one group align position by position (one template each).
         aligned: Whether clean and corrupted align position by position.
+        templates: The template of each example; empty where prompts have none.
     """
 
     clean: Inputs
@@ -57,6 +58,7 @@ class Batch:
     aligned: bool
     texts: tuple[str, ...]
     corrupted_texts: tuple[str, ...]
+    templates: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -74,4 +76,5 @@ class Batch:
             groups=self.groups[examples],
             texts=tuple(self.texts[i] for i in index),
             corrupted_texts=tuple(self.corrupted_texts[i] for i in index),
+            templates=tuple(self.templates[i] for i in index) if self.templates else (),
         )

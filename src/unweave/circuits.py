@@ -356,9 +356,9 @@ class Circuit:
         )
 
     def _repr_html_(self) -> str:
-        told = f"{self.size} of {self.total} nodes, faithfulness {self.faithfulness:.3f}"
+        text = f"{self.size} of {self.total} nodes, faithfulness {self.faithfulness:.3f}"
         rows = list(zip(self.nodes, self.scores, strict=True))
-        return _html_table(told, rows, (self.task, self.model, self.method))
+        return _html_table(text, rows, (self.task, self.model, self.method))
 
 
 def _number(value: float | None) -> float:
@@ -381,5 +381,5 @@ def _html_table(
         lines.append(f"<tr><td><code>{name}</code></td><td>{number}</td><td>{bar}</td></tr>")
     if len(rows) > most:
         lines.append(f'<tr><td colspan="3">… {len(rows) - most} more</td></tr>')
-    told = f"<b>{html.escape(caption)}</b> {html.escape(', '.join(map(str, about)))}"
-    return f'<table><caption style="text-align:left">{told}</caption>{"".join(lines)}</table>'
+    title = f"<b>{html.escape(caption)}</b> {html.escape(', '.join(map(str, about)))}"
+    return f'<table><caption style="text-align:left">{title}</caption>{"".join(lines)}</table>'

@@ -154,7 +154,10 @@ EVALUATION = {
     "faithfulness": (replaced("evaluation.json", '{"faithfulness": 3}'), "faithfulness is 3"),
     "curves": (replaced("evaluation.json", '{"curves": {"mean": {}}}'), "an object with sizes"),
     "random": (replaced("evaluation.json", '{"random": [{"size": 1}]}'), "an object with fraction"),
-    "chance": (replaced("evaluation.json", '{"chance": {"shares": [3]}}'), "an object with up_to"),
+    "random_circuits": (
+        replaced("evaluation.json", '{"random_circuits": {"shares": [3]}}'),
+        "an object with up_to",
+    ),
     "roc": (replaced("evaluation.json", '{"roc": {"published": 3}}'), "roc.published is 3"),
     "minimality": (replaced("evaluation.json", '{"minimality": []}'), "minimality is []"),
     "stability": (replaced("evaluation.json", '{"stability": {"size": "x"}}'), "size is 'x'"),

@@ -49,6 +49,10 @@ def test_it_writes_its_record_and_a_table(run: Path, capsys: pytest.CaptureFixtu
     assert record["prompts"] == 12
     assert record["roc"]["published"]["auc"] == 1.0
     assert record["parts"] == list(PHASES)
+    # Ten random circuits of ten sizes and the circuit itself; 12 prompts there as here.
+    assert record["forwards"]["random_circuits"] == 101
+    assert record["forwards"]["completeness"] == 20
+    assert record["forwards"].keys() == {*PHASES, "set-up"}
     assert (run / "report.html").exists()
 
 
@@ -83,7 +87,16 @@ def test_figures_are_those_of_plain_runs_and_of_the_function(run: Path) -> None:
         draws=4,
         seed=HOW.seed,
     )
-    same = ("curves", "random", "chance", "completeness", "minimality", "stability", "roc", "known")
+    same = (
+        "curves",
+        "random",
+        "random_circuits",
+        "completeness",
+        "minimality",
+        "stability",
+        "roc",
+        "known",
+    )
     expected = plain(direct.to_json())
     expected["curves"] = {"mean": expected["curves"]["mean"]}
     record["curves"] = {"mean": record["curves"]["mean"]}
@@ -129,7 +142,7 @@ def test_parts_add_to_one_another_but_other_settings_do_not(
     assert cli.main(["evaluate", str(run), "-n", "12", "--parts", "curve", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["curves"]["mean"]["k95"] == 2
-    assert "chance" not in record
+    assert "random_circuits" not in record
     assert cli.main(["evaluate", str(run), "-n", "12", "--parts", "minimality", "-q"]) == 0
     record = read_json(run / "evaluation.json", "evaluation")
     assert record["parts"] == ["faithfulness", "curve", "minimality"]

@@ -28,24 +28,24 @@ def test_everything_about_the_wired_circuit(evaluation):
     assert set(evaluation.curves) == {"mean", "zero"}
     assert evaluation.known["published"] == pytest.approx(1, abs=0.02)
     assert evaluation.roc["published"].auc == 1.0
-    assert evaluation.chance.shares[0].farther == 1.0
-    assert len(evaluation.chance.shares) == 10
+    assert evaluation.random_circuits.shares[0].farther == 1.0
+    assert len(evaluation.random_circuits.shares) == 10
     assert evaluation.completeness.worst < 0.02
     assert evaluation.stability.overlap > 0.9
 
 
 def test_the_record_is_json(evaluation):
     record = json.loads(json.dumps(plain(evaluation.to_json()), allow_nan=False))
-    assert record["schema_version"] == 1
+    assert record["schema_version"] == 2
     assert record["size"] == 2
-    assert {"cmd", "cpr", "k80", "k95"} <= set(record["curves"]["mean"])
-    assert record["chance"]["own"]["draws"] == 10
+    assert {"curve_gap", "curve_area", "k80", "k95"} <= set(record["curves"]["mean"])
+    assert record["random_circuits"]["own"]["draws"] == 10
 
 
 def test_without_a_circuit_the_smallest_faithful_prefix(problem, scores):
     found = evaluate(problem, scores, parts=())
     assert set(found.circuit) == {"a1.h2", "a2.h0"}
-    assert found.chance is None
+    assert found.random_circuits is None
     assert evaluate(problem, scores, size=5, parts=()).circuit == tuple(scores.ranking()[:5])
 
 
@@ -62,7 +62,7 @@ def test_bad_input(problem):
         evaluate(problem, ["a7.h0"])
     with pytest.raises(UnweaveError, match="named twice"):
         evaluate(problem, ["a2.h0", "2.0"])
-    assert set(PARTS) >= {"chance", "roc"}
+    assert set(PARTS) >= {"random_circuits", "roc"}
 
 
 def test_files_are_written_whole(tmp_path):

@@ -11,12 +11,12 @@ from unweave.patching.circuits import run_circuits
 TOY = Curve((0, 1, 2, 4), (0.0, 0.8, 1.2, 1.0), nodes=4)
 
 
-def test_cpr_by_hand():
-    assert TOY.cpr == pytest.approx(0.25 * 0.4 + 0.25 * 1.0 + 0.5 * 1.1)
+def test_curve_area_by_hand():
+    assert TOY.area == pytest.approx(0.25 * 0.4 + 0.25 * 1.0 + 0.5 * 1.1)
 
 
-def test_cmd_by_hand():
-    assert TOY.cmd == pytest.approx(0.25 * 0.6 + 0.25 * 0.2 + 0.5 * 0.1)
+def test_curve_gap_by_hand():
+    assert TOY.gap == pytest.approx(0.25 * 0.6 + 0.25 * 0.2 + 0.5 * 0.1)
 
 
 def test_crossings():

@@ -6,7 +6,12 @@ import torch
 from unweave.circuits import Scores
 from unweave.errors import UnweaveError
 from unweave.evaluation.checks import completeness, minimality
-from unweave.evaluation.random_circuits import Draws, against, chance, random_circuits
+from unweave.evaluation.random_circuits import (
+    Draws,
+    compare_with_random,
+    random_circuits,
+    random_test,
+)
 from unweave.evaluation.stability import stability
 from unweave.sites import parse
 
@@ -18,7 +23,7 @@ DRAWN = (
 
 
 def test_shares_in_both_senses():
-    found = against(0.9, 4, DRAWN)
+    found = compare_with_random(0.9, 4, DRAWN)
     assert [share.beaten for share in found.shares] == [1.0, 0.5, 0.0]
     # Circuits that overshoot are beaten in closeness only.
     assert [share.farther for share in found.shares] == [1.0, 1.0, 0.0]
@@ -28,13 +33,13 @@ def test_shares_in_both_senses():
 
 
 def test_an_overshooting_circuit_beats_all_and_is_closer_than_few():
-    found = against(9.0, 4, DRAWN)
+    found = compare_with_random(9.0, 4, DRAWN)
     assert [share.beaten for share in found.shares] == [1.0, 1.0, 1.0]
     assert [share.farther for share in found.shares] == [0.0, 0.0, 0.0]
 
 
 def test_ties_are_not_wins():
-    assert [share.beaten for share in against(1.0, 10, DRAWN).shares][-1] == 0.0
+    assert [share.beaten for share in compare_with_random(1.0, 10, DRAWN).shares][-1] == 0.0
 
 
 def test_random_circuits_of_the_wired_model(problem, circuit):
@@ -42,7 +47,7 @@ def test_random_circuits_of_the_wired_model(problem, circuit):
     assert [len(draws.faithfulness) for draws in drawn] == [12, 12]
     assert drawn == random_circuits(problem, (0.5, 1.0), draws=12, seed=3)
     assert drawn[1].faithfulness == pytest.approx([1.0] * 12, abs=1e-6)
-    found = chance(problem, circuit, (0.2,), draws=10)
+    found = random_test(problem, circuit, (0.2,), draws=10)
     assert found.faithfulness == pytest.approx(1, abs=0.02)
     assert found.shares[0].farther >= 0.9
 

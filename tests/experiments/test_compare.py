@@ -36,7 +36,7 @@ def test_table_and_figures(tmp_path: Path) -> None:
     assert own["auc"] == 1.0
     assert own["k95"] == 2
     assert own["forwards"] > own["score_forwards"] > 0
-    assert 0 <= own["cmd"] < 0.2
+    assert 0 <= own["curve_gap"] < 0.2
     figures = record["figures"]
     assert {dot["method"] for dot in figures["runtime_against_auc"]} == {"eap", "patching"}
     lines = {line["line"] for line in figures["faithfulness_against_size"]}
@@ -62,7 +62,7 @@ def test_figures_are_those_of_plain_runs(tmp_path: Path) -> None:
         ends = zip(curve["sizes"], curve["sizes"][1:], strict=False)
         off = [abs(1 - value) for value in curve["faithfulness"]]
         areas = [(b - a) * (off[i] + off[i + 1]) / 2 for i, (a, b) in enumerate(ends)]
-        assert curve["cmd"] == pytest.approx(sum(areas) / len(held_out.nodes), abs=1e-6)
+        assert curve["curve_gap"] == pytest.approx(sum(areas) / len(held_out.nodes), abs=1e-6)
     assert cell["options"]["steps"] == 3
     assert len(cell["circuit"]) == 1
 
@@ -247,14 +247,15 @@ def test_unknown_names_before_anything_is_run(
 
 def test_means_over_seeds() -> None:
     base = {"task": "t", "method": "m", "size": 2, "auc": None, "k95": 3}
-    found = summary([base | {"seed": 0, "cmd": 0.1}, base | {"seed": 1, "cmd": 0.3, "k95": None}])
-    assert found[0]["cmd"] == pytest.approx(0.2)
+    other = base | {"seed": 1, "curve_gap": 0.3, "k95": None}
+    found = summary([base | {"seed": 0, "curve_gap": 0.1}, other])
+    assert found[0]["curve_gap"] == pytest.approx(0.2)
     assert found[0]["k95"] is None
-    assert found[0]["spread"]["cmd"] == pytest.approx(0.2 / 2**0.5)
+    assert found[0]["spread"]["curve_gap"] == pytest.approx(0.2 / 2**0.5)
 
 
 def test_misses_of_two_seeds_do_not_cancel() -> None:
-    curve = {"cmd": 0.1, "cpr": 0.9, "k80": 1, "k95": 1}
+    curve = {"curve_gap": 0.1, "curve_area": 0.9, "k80": 1, "k95": 1}
     cell: dict[str, Any] = {"task": "t", "method": "m", "score": "s", "search": "top"}
     cell |= {"curve": curve, "roc": {}, "circuit": ["a0.h0"], "interval": [0.8, 1.2]}
     cell |= {"forwards": {"score": 1.0, "search": 2.0}, "seconds": 1.0, "curves": {}}

@@ -1,6 +1,8 @@
 """The main job, end to end: on a hand-wired model whose circuit is known, and on the real one."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,13 @@ import pytest
 from oracles.circuit_runs import plain_faithfulness, plain_metric
 
 from unweave.behaviours.file import find_task
+from unweave.behaviours.prompt import Prompt
+from unweave.behaviours.sampling import Part, key_hash
+from unweave.behaviours.words import Words
 from unweave.circuits import Circuit, Scores
 from unweave.errors import UnweaveError
 from unweave.experiments.discover import discover
+from unweave.experiments.evaluate import evaluate_run
 from unweave.experiments.methods import METHODS
 from unweave.experiments.run_folder import read_run
 from unweave.experiments.specification import Experiment, Specification
@@ -85,6 +91,46 @@ def test_figures_are_those_of_plain_runs(wired: Model, tmp_path: Path) -> None:
     assert record["summary"]["k95"] == next(
         size for size, value in zip(sizes, values, strict=True) if value >= 0.95
     )
+
+
+def test_held_out_prompts_of_seen_and_of_new_templates(wired: Model, tmp_path: Path) -> None:
+    """Both figures with their errors, each by plain runs of its own prompts."""
+
+    def sampler(words: Words, seed: int, part: Part) -> Iterator[Prompt]:
+        for prompt in find_task(TASK).sampler(words, seed, part):
+            yield replace(prompt, template=f"kind {key_hash(prompt) % 3}")
+
+    task = replace(find_task(TASK), sampler=sampler, new_templates=("kind 1",))
+    how = specification(held_out=10, options={"max_size": 1})
+    circuit = discover(wired, task, how, tmp_path)
+    run = read_run(tmp_path)
+    experiment = Experiment.set_up(how, wired, task)
+    assert "kind 1" not in experiment.discovery.batch.templates
+    held_out = experiment.held_out
+    outside = [node for node in held_out.nodes if str(node) not in circuit.nodes]
+    full, empty = plain_metric(held_out, []), plain_metric(held_out, held_out.nodes)
+    own, kinds = plain_metric(held_out, outside), run.record["verdict"]["templates"]
+    counted = 0
+    for name, is_new in (("seen", False), ("new", True)):
+        templates = held_out.batch.templates
+        rows = [i for i, kind in enumerate(templates) if (kind == "kind 1") == is_new]
+        value = float((own - empty)[rows].mean() / (full - empty)[rows].mean())
+        assert kinds[name]["value"] == pytest.approx(value, 1e-4)
+        # The error of a ratio of means, by the delta method.
+        gaps = (own - empty)[rows] - value * (full - empty)[rows]
+        error = float(gaps.std() / len(rows) ** 0.5 / (full - empty)[rows].mean())
+        low, high = kinds[name]["interval"]
+        assert (high - low) / 2 == pytest.approx(1.96 * abs(error), 1e-3, abs=1e-6)
+        assert kinds[name]["prompts"] == len(rows) > 0
+        counted += len(rows)
+    assert counted == circuit.prompts == 10
+    # The curve beside them is of the same prompts, so that it cannot contradict them.
+    assert run.record["curve"]["prompts"] == run.record["summary"]["prompts"] == circuit.prompts
+    curve = dict(zip(*(run.record["curve"][key] for key in ("sizes", "faithfulness")), strict=True))
+    assert curve[circuit.size] == pytest.approx(circuit.faithfulness, abs=1e-6)
+    assert run.record["verdict"]["minimality"]["prompts"] == len(experiment.check.batch)
+    evaluated = evaluate_run(run, lambda how: wired, n=10, parts=["roc"])
+    assert evaluated["templates"] == {}, "the file's task has no templates of its own"
 
 
 def test_the_run_folder_tells_everything(wired: Model, tmp_path: Path) -> None:

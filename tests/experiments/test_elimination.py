@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -145,3 +145,29 @@ def test_every_node_is_ranked_after_the_circuit(many: Problem, order: str) -> No
     assert best.circuit == found.circuit
     loss = Loss.of(many)
     assert best.loss == pytest.approx(float(loss(many.metric([found.sites]))[0]), abs=1e-5)
+
+
+def test_a_fixed_number_of_prompts_above_the_start_is_searched_to_its_end() -> None:
+    how = Specification(TASK, TASK, ablation="counterfactual", prompts=8)
+    problem = Experiment.set_up(how, load(TASK)).discovery
+    assert problem.draw is None
+    found = searches["eliminate"].run(
+        problem, scores["eap"].run(problem), {"start": 2, "precision": 1e-9}
+    )
+    best = found.rounds[-1]
+    metric = problem.metric([found.sites])
+    assert best.faithfulness == pytest.approx(float(Loss.of(problem).faithfulness(metric)[0]))
+
+
+def test_a_circuit_that_is_not_faithful_at_its_price_gets_a_lower_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At .9 a node, one head is the cheapest circuit of the relay; the behaviour needs three."""
+    how = Specification("wired-relay", "wired-relay", ablation="counterfactual", prompts=4)
+    problem = Experiment.set_up(how, load("wired-relay")).discovery
+    found, options = scores["eap"].run(problem), {"price": 0.9, "order": "left"}
+    lowered = searches["eliminate"].run(problem, found, options)
+    monkeypatch.setattr("unweave.search.eliminate.SETTINGS", replace(SETTINGS, halvings=0))
+    kept = searches["eliminate"].run(problem, found, options)
+    assert (len(kept.circuit), len(lowered.circuit)) == (1, 3)
+    assert float(problem.faithfulness([lowered.sites])[0]) == pytest.approx(1, abs=0.01)

@@ -28,7 +28,7 @@ def put(hub: Path, name: str) -> Path:
 def test_hub_model_at_hand_needs_no_network(hub: Path, unreachable: None, saved: Path) -> None:
     shutil.copytree(saved, put(hub, "me/tiny"))
     assert load("me/tiny").name == "me/tiny"
-    assert sources.hub_models_at_hand() == ["me/tiny"]
+    assert sources.available_hub_models() == ["me/tiny"]
 
 
 def test_transformer_lens_name(hub: Path, unreachable: None) -> None:
@@ -90,7 +90,7 @@ def test_hub_model_that_cannot_be_had(
         ("gtp2", "unknown model 'gtp2': did you mean gpt2"),
         ("smollm2-135", "did you mean smollm2-135m"),
         ("attn-only-5l", "did you mean attn-only-"),
-        ("qqqqqqqq", "`unweave models` lists what is at hand"),
+        ("qqqqqqqq", "`unweave models` lists what is available"),
         ("gpt2", "'gpt2' is not on this machine and the Hugging Face hub cannot be reached"),
         ("a b/c", "unknown model 'a b/c'"),
         ("./nowhere", "no such file or folder: ./nowhere"),

@@ -127,8 +127,9 @@ def random_fact(files: Files) -> tuple[str, str]:
     draws = files.run["verdict"]["random"][0]
     values = draws["faithfulness"]
     name = f"{len(values)} random circuits of {draws['size']} nodes"
-    told = f"faithfulness on average, from {num(min(values))} to {num(max(values))} (discover)"
-    return name, f"{num(mean(values))} {told}"
+    told = f"faithfulness on average, from {num(min(values))} to {num(max(values))}"
+    on = f"on {files.run['verdict']['prompts']} held-out prompts (discover)"
+    return name, f"{num(mean(values))} {told}, {on}"
 
 
 def completeness_gaps(record: Mapping[str, Any]) -> tuple[float, float]:
@@ -167,7 +168,7 @@ def curve_names(files: Files) -> set[str]:
 
 
 def area_rows(files: Files) -> list[list[str]]:
-    """CMD, CPR, k80 and k95 of every curve."""
+    """Curve gap, curve area, k80 and k95 of every curve."""
     held_out = f"{files.run['curve']['prompts']} held-out prompts"
     evaluated = f"{files.evaluation['prompts']} held-out prompts"
     curves = {f"discover, {held_out}": files.run["curve"]}

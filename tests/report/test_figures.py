@@ -75,11 +75,23 @@ def test_facts_of_the_verdict(page: Any, folder: Path) -> None:
     for shown, record in zip(gaps, (files.run["verdict"], files.evaluation), strict=True):
         average, worst = map(again.num, again.completeness_gaps(record["completeness"]))
         assert shown.startswith(f"{average} on average, at worst {worst}:")
+        assert f"on {record['prompts']} held-out prompts" in shown
     idle = [value for name, value in told if name == "could lose"]
     for shown, record in zip(idle, (files.run["verdict"], files.evaluation), strict=True):
         listed = record["minimality"]["idle"]
         assert shown.startswith(f"{len(listed)} of {len(files.circuit['nodes'])} nodes")
         assert ", ".join(listed) in shown
+    kinds = files.run["verdict"]["templates"]
+    for kind, found in kinds.items():
+        value = (found["metric"] - found["empty"]) / (found["full"] - found["empty"])
+        ends = " to ".join(map(again.num, found["interval"]))
+        told_on = f"on {found['prompts']} held-out prompts (discover)"
+        shown = dict(told)[f"faithfulness, {kind} templates"]
+        assert shown == f"{again.num(value)} 95% {ends}, {told_on}"
+    assert sum(found["prompts"] for found in kinds.values()) == files.circuit["prompts"]
+    of = f"on {files.run['curve']['prompts']} held-out prompts"
+    assert dict(told)["CMD, CPR"].endswith(of)
+    assert dict(told)["size for 80% and 95%"].endswith(of)
     over = files.run["overshoot"][0]
     assert f"{over['site']} {again.signed(over['effect'])}" in dict(told)["above 1 because of"]
 
@@ -97,7 +109,7 @@ def test_nodes_by_effect_score_or_order(page: Any, folder: Path, by: str) -> Non
     sort_nodes(page, by)
     assert cells(page, "#nodes-table") == again.node_rows(files, by)
     terms = page.locator("#nodes-table .terms").inner_text()
-    assert f"on {len(files.prompts['evaluate'])} held-out prompts" in terms
+    assert f"on {files.run['verdict']['minimality']['prompts']} held-out prompts" in terms
     assert "first n" in terms
 
 

@@ -18,7 +18,7 @@ MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
 
 @pytest.mark.parametrize("suffix", MAGIC)
-@pytest.mark.parametrize("figure", ["roc", "faithfulness", "chance", "heatmap", "circuit"])
+@pytest.mark.parametrize("figure", ["roc", "faithfulness", "random_circuits", "heatmap", "circuit"])
 def test_every_figure_in_every_format(tmp_path: Path, figure: str, suffix: str) -> None:
     run, out = write_run(tmp_path / "run", 4, 4, 6), tmp_path / f"x.{suffix}"
     write_json(tmp_path / "cmp" / "compare.json", comparison(20))

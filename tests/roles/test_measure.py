@@ -18,7 +18,7 @@ from unweave.patching.edges import run_edges
 from unweave.roles import measure
 from unweave.roles.attention import random_scores, random_tokens, token_relations
 from unweave.roles.feeds import fed_by, input_sites
-from unweave.roles.places import by_token, varies
+from unweave.roles.positions import by_token, varies
 from unweave.roles.runs import Cost, Runner, ablated
 from unweave.roles.writes import copying, rank_score
 from unweave.sites import HEAD_KINDS, parse

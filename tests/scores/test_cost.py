@@ -17,12 +17,12 @@ def problem() -> Problem:
 def passes(problem: Problem, call) -> float:
     with metered() as meter:
         call()
-    return meter.tokens / forward_tokens(problem)
+    return meter.tokens / forward_tokens(problem.model, problem.batch)
 
 
 def test_a_forward_pass_is_its_tokens_in_every_block(problem):
     blocks = len(problem.model.network.body.blocks)
-    assert forward_tokens(problem) == blocks * len(problem.batch) * LENGTH
+    assert forward_tokens(problem.model, problem.batch) == blocks * len(problem.batch) * LENGTH
     assert passes(problem, lambda: problem.model.logits(problem.batch.clean.tokens)) == 1
 
 
@@ -80,4 +80,4 @@ def test_meters_nest(problem):
         with metered() as inner:
             problem.metric([()])
     problem.metric([()])
-    assert outer.tokens == 2 * inner.tokens == 2 * forward_tokens(problem)
+    assert outer.tokens == 2 * inner.tokens == 2 * forward_tokens(problem.model, problem.batch)

@@ -10,7 +10,8 @@ from oracles.patched import patched
 from unweave.ablation import ZERO, Ablation, activations
 from unweave.ablations.kind import ablations, task_ablation
 from unweave.behaviours.file import find_task
-from unweave.errors import UnweaveError
+from unweave.errors import NotFiniteError, UnweaveError
+from unweave.evaluation.faithfulness import from_metric
 from unweave.experiments.specification import Experiment, Specification
 from unweave.model.checkpoint import architectures
 from unweave.model.loading import load
@@ -209,7 +210,7 @@ def test_kinds_of_nodes_are_checked():
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-4, 1e4])
-@pytest.mark.parametrize("share", [0.0, 3e-7, float("nan")])
+@pytest.mark.parametrize("share", [0.0, 3e-7])
 def test_no_scale_is_an_error(size, share):
     full = torch.tensor([1.0, -0.5]) * size
     reference = Reference(full, full - share * size)
@@ -217,6 +218,15 @@ def test_no_scale_is_an_error(size, share):
         _ = reference.scale
     with pytest.raises(UnweaveError, match="no effect"):
         reference.faithfulness(full)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_metric_that_is_not_finite_is_an_error_of_its_own(value):
+    reference = Reference(torch.tensor([1.0, 2.0]), torch.tensor([value, 0.0]))
+    with pytest.raises(NotFiniteError, match=r"1\.5 for the whole model and (nan|inf) with every"):
+        reference.faithfulness(torch.zeros(2))
+    with pytest.raises(NotFiniteError):  # and not the figure of an ablation without a scale
+        from_metric(reference, torch.zeros(2))
 
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])

@@ -7,7 +7,7 @@ Heimersheim and Janiak, A circuit for Python docstrings in a 4-layer attention-o
 from random import Random
 
 from unweave.behaviours.prompt import Prompt, fill
-from unweave.behaviours.task import KnownCircuit, heads, task
+from unweave.behaviours.task import ONE_GROUP, KnownCircuit, heads, task
 from unweave.behaviours.words import Words
 from unweave.metrics import MARGIN
 
@@ -42,6 +42,7 @@ ATTN_ONLY = KnownCircuit(
     known={"attn-only-4l": ATTN_ONLY},
     only_correct=True,
     n_discover=64,
+    per_group=ONE_GROUP,
 )
 def docstring(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A docstring names arguments in their order.

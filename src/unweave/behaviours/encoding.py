@@ -121,6 +121,7 @@ def to_batch(
         aligned=all(len(row.clean) == len(row.corrupted) for row in rows),
         texts=tuple(prompt.clean for prompt in prompts),
         corrupted_texts=tuple(prompt.corrupted for prompt in prompts),
+        templates=tuple(prompt.template for prompt in prompts),
     )
 
 

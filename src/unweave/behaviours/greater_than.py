@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from unweave.behaviours.prompt import Prompt, fill
-from unweave.behaviours.task import KnownCircuit, heads, task
+from unweave.behaviours.task import ONE_GROUP, KnownCircuit, heads, task
 from unweave.behaviours.words import Words
 from unweave.errors import UnweaveError
 from unweave.metrics import PROBABILITY_DIFFERENCE
@@ -27,7 +27,7 @@ GPT2 = KnownCircuit(
 )
 
 
-@task("greater-than", metric=PROBABILITY_DIFFERENCE, known={"gpt2": GPT2})
+@task("greater-than", metric=PROBABILITY_DIFFERENCE, known={"gpt2": GPT2}, per_group=ONE_GROUP)
 def greater_than(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A span of years ends after it began.
 

@@ -6,7 +6,7 @@ Olsson et al., In-context Learning and Induction Heads (2022).
 from random import Random
 
 from unweave.behaviours.prompt import Prompt
-from unweave.behaviours.task import task
+from unweave.behaviours.task import ONE_GROUP, task
 from unweave.behaviours.words import Words
 from unweave.metrics import LOGIT_DIFFERENCE
 
@@ -22,7 +22,7 @@ WORDS = """
 """
 
 
-@task("induction", metric=LOGIT_DIFFERENCE)
+@task("induction", metric=LOGIT_DIFFERENCE, per_group=ONE_GROUP)
 def induction(words: Words, n: int, rng: Random) -> list[Prompt]:
     """Random words begin to repeat.
 

@@ -8,7 +8,8 @@ agrees (`only_correct`).
 
 from random import Random
 
-from unweave.behaviours.prompt import Prompt, fill
+from unweave.behaviours.opposites import opposite
+from unweave.behaviours.prompt import Prompt
 from unweave.behaviours.task import task
 from unweave.behaviours.words import Words
 from unweave.metrics import LOGIT_DIFFERENCE
@@ -66,18 +67,5 @@ def question_type(words: Words, n: int, rng: Random) -> list[Prompt]:
         pattern, listed = TEMPLATES[template]
         pair = rng.choice([tuple(pair.strip().split("/")) for pair in listed.split(",")])
         document = rng.choice(documents)
-        right, wrong = rng.sample((0, 1), 2)
-        clean, spans = fill(pattern, phrase=pair[right], document=document)
-        corrupted, _ = fill(pattern, phrase=pair[wrong], document=document)
-        prompts.append(
-            Prompt(
-                clean,
-                corrupted,
-                answers=(CLASSES[right],),
-                distractors=(CLASSES[wrong],),
-                template=str(template),
-                spans=spans,
-                key=f"{template} {pair[0]} {document}",
-            )
-        )
+        prompts.append(opposite(pattern, template, CLASSES, "phrase", pair, rng, document=document))
     return prompts

@@ -6,7 +6,8 @@ Made for a sentence encoder (all-MiniLM-L6-v2) with a nearest-centroid readout, 
 
 from random import Random
 
-from unweave.behaviours.prompt import Prompt, fill
+from unweave.behaviours.opposites import opposite
+from unweave.behaviours.prompt import Prompt
 from unweave.behaviours.task import task
 from unweave.behaviours.words import Words
 from unweave.metrics import LOGIT_DIFFERENCE
@@ -49,18 +50,6 @@ def sentiment(words: Words, n: int, rng: Random) -> list[Prompt]:
     for i in range(n):
         template = i % len(TEMPLATES)
         pair, thing = rng.choice(pairs), rng.choice(things)
-        right, wrong = rng.sample((0, 1), 2)
-        clean, spans = fill(TEMPLATES[template], thing=thing, adjective=pair[right])
-        corrupted, _ = fill(TEMPLATES[template], thing=thing, adjective=pair[wrong])
-        prompts.append(
-            Prompt(
-                clean,
-                corrupted,
-                answers=(CLASSES[right],),
-                distractors=(CLASSES[wrong],),
-                template=str(template),
-                spans=spans,
-                key=f"{template} {pair[0]} {thing}",
-            )
-        )
+        pattern = TEMPLATES[template]
+        prompts.append(opposite(pattern, template, CLASSES, "adjective", pair, rng, thing=thing))
     return prompts

@@ -10,6 +10,7 @@ A task is one decorated function that writes prompts:
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypedDict, Unpack
 
 from unweave.batch import Batch
 from unweave.behaviours.accuracy import ROWS, clean_metric
@@ -33,6 +34,7 @@ from unweave.registry import Registry
 from unweave.sites import Site, parse
 
 PER_GROUP = 64  # reference prompts a group: with 8, the mean alone moves faithfulness by .05
+ONE_GROUP = 256  # of a task with a single template, whose errors no other template averages out
 MOST_PROMPTS = 10_000  # of one part
 
 
@@ -70,6 +72,14 @@ class KnownCircuit:
 def heads(text: str) -> tuple[Site, ...]:
     """Reads "9.9 10.0 …" (layer.head), as papers print circuits."""
     return tuple(parse(name) for name in text.split())
+
+
+class Choice(TypedDict, total=False):
+    """Which prompts of a part are drawn; see `Task.prompts`."""
+
+    per_group: int | None
+    only_correct: bool | None
+    templates: Templates | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,13 +131,9 @@ class Task:
         n: int | None = None,
         seed: int = 0,
         part: Part = "discover",
-        *,
-        per_group: int | None = None,
-        only_correct: bool | None = None,
-        templates: Templates | None = None,
+        **options: Unpack[Choice],
     ) -> Batch:
         """Prompts of one part as tensors for a model; see `prompts`."""
-        options = {"per_group": per_group, "only_correct": only_correct, "templates": templates}
         return self.encode(model, self.prompts(model, n, seed, part, **options))
 
     def prompts(

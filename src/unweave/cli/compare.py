@@ -15,23 +15,42 @@ if TYPE_CHECKING:
     from unweave.experiments.methods import Method
 
 
+TaskNames = Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl and .csv files.")]
+Methods = Annotated[
+    str,
+    typer.Option(
+        help="Methods with commas between: names, or SCORE+SEARCH such as eap-ig+eliminate; "
+        "all named methods unless given."
+    ),
+]
+ScoreNames = Annotated[
+    str,
+    typer.Option(help="Scores with commas between, each behind every --search."),
+]
+SearchNames = Annotated[
+    str, typer.Option(help="Searches with commas between, each behind every --score.")
+]
+Seeds = Annotated[str, typer.Option(help="Numbers with commas between.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the cells; by default runs/compare-MODEL.", show_default=False),
+]
+Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size.")]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help="curve: our nodes, ablation and curve; mib: CPR and CMD by MIB's protocol, as "
+        "unweave mib run (--methods, --model, --prompts, --held-out, --seeds)."
+    ),
+]
+
+
 @commands.register("compare")
 def compare(
-    tasks: Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl and .csv files.")],
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="Methods with commas between: names, or SCORE+SEARCH such as eap-ig+eliminate; "
-            "all named methods unless given."
-        ),
-    ] = "",
-    score: Annotated[
-        str,
-        typer.Option(help="Scores with commas between, each behind every --search."),
-    ] = "",
-    search: Annotated[
-        str, typer.Option(help="Searches with commas between, each behind every --score.")
-    ] = "",
+    tasks: TaskNames,
+    methods: Methods = "",
+    score: ScoreNames = "",
+    search: SearchNames = "",
     option: given.Options = None,
     model: given.Model = None,
     granularity: given.Granularity = "head",
@@ -39,14 +58,10 @@ def compare(
     ablation: given.Ablation = "mean",
     prompts: given.Prompts = None,
     held_out: given.HeldOut = None,
-    seeds: Annotated[str, typer.Option(help="Numbers with commas between.")] = "0",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the cells; by default runs/compare-MODEL.", show_default=False
-        ),
-    ] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Random circuits of each size.")] = 10,
+    seeds: Seeds = "0",
+    out: Out = None,
+    draws: Draws = 10,
+    protocol: Protocol = "curve",
     device: given.Device = "cpu",
     bos: given.Bos = None,
     first_token: given.FirstToken = False,
@@ -61,34 +76,28 @@ def compare(
 
     Example: unweave compare ioi docstring --score decomposition,eap --search top,eliminate
     """
+    values = locals()
+    if protocol == "mib":
+        from unweave.cli.mib import show, table_of
+
+        table = table_of(tasks, methods, "node", model, prompts, held_out, seeds)
+        return show(table, out, device, bos, quiet, as_json)
+    if protocol != "curve":
+        raise UnweaveError(f"--protocol {protocol}: expected curve or mib")
     from contextlib import nullcontext
 
     from rich.console import Console
 
-    from unweave.ablations.kind import ablations
     from unweave.experiments.compare import Comparison
     from unweave.experiments.compare import compare as run
-    from unweave.experiments.files import plain
     from unweave.experiments.locking import check_writable
-    from unweave.experiments.specification import Specification
     from unweave.model.loading import load
     from unweave.progress import silent
 
-    model = _own_model(tasks) if model is None else model
-    base = Specification(
-        task=tasks[0],
-        model=model,
-        granularity=granularity,
-        mlps=mlps,
-        ablation=ablations[ablation].name,
-        prompts=prompts,
-        held_out=held_out,
-        bos=bos,
-        first_token=first_token,
-        only_correct=only_correct,
-    )
+    model = common_model(tasks) if model is None else model
+    base = given.specification(values, tasks[0], model)
     chosen = _methods(methods, score, search, option or [])
-    comparison = Comparison(tuple(tasks), base, chosen, _seeds(seeds), draws)
+    comparison = Comparison(tuple(tasks), base, chosen, read_seeds(seeds), draws)
     folder = out or Path("runs") / f"compare-{Path(model).name}"
     console = Console(stderr=True, highlight=False)
 
@@ -103,6 +112,14 @@ def compare(
     except KeyboardInterrupt:
         say(f"finished cells are in {folder}: the same command goes on")
         raise
+    _show(record, folder, as_json)
+
+
+def _show(record: Mapping[str, Any], folder: Path, as_json: bool) -> None:
+    from rich.console import Console
+
+    from unweave.experiments.files import plain
+
     if as_json:
         typer.echo(json.dumps(plain(record), indent=2))
         return
@@ -148,8 +165,8 @@ def _listed(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _own_model(tasks: Sequence[str]) -> str:
-    """The model that all of the tasks are run on unless told otherwise."""
+def common_model(tasks: Sequence[str]) -> str:
+    """The model that all of the tasks are run on by default."""
     from unweave.behaviours.file import find_task
 
     own = {name: find_task(name).own_model for name in tasks}
@@ -163,8 +180,8 @@ def _own_model(tasks: Sequence[str]) -> str:
 
 
 _COLUMNS = (
-    ("CMD", "cmd", ".3f"),
-    ("CPR", "cpr", ".3f"),
+    ("gap", "curve_gap", ".3f"),
+    ("area", "curve_area", ".3f"),
     ("k95", "k95", ".0f"),
     ("AUC", "auc", ".2f"),
     ("nodes", "size", ".0f"),
@@ -209,9 +226,10 @@ def tables(record: Mapping[str, Any]) -> list[Any]:
 
 def _caption(record: Mapping[str, Any]) -> str:
     return (
-        "CMD, CPR, k95: the ranking on held-out prompts; eliminate orders the nodes outside "
-        "its circuit by measured faithfulness unless -o order=left; nodes, f, |1−f|: the circuit "
-        "that the method returns; score, fwd: cost in forward passes of the score, and of score "
+        "gap, area (of the curve), k95: the ranking on held-out prompts; eliminate orders the "
+        "nodes outside its circuit by measured faithfulness unless -o order=left; nodes, f, "
+        "|1−f|: the circuit that the method returns; score, fwd: cost in forward passes of the "
+        "score, and of score "
         f"and search; means of {len(record['seeds'])} seed(s)"
     )
 
@@ -221,7 +239,7 @@ def _figure(row: Mapping[str, Any], name: str, spec: str) -> str:
     return "–" if value is None else format(value, spec)
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def read_seeds(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:

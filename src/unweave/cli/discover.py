@@ -8,6 +8,8 @@ import typer
 
 from unweave.cli import commands
 from unweave.cli import experiment_options as given
+from unweave.cli.evaluate import template_figure
+from unweave.errors import UnweaveError
 
 if TYPE_CHECKING:
     from unweave.behaviours.task import Task
@@ -16,16 +18,29 @@ if TYPE_CHECKING:
     from unweave.model.model import Model
 
 
+TaskName = Annotated[
+    str, typer.Argument(help="A task (see unweave tasks), or your own .jsonl or .csv file.")
+]
+MethodName = Annotated[
+    str,
+    typer.Option("--method", help="A named pair of score and search: see unweave methods."),
+]
+Seed = Annotated[int, typer.Option(help="Decides which prompts are drawn.")]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for the run; by default a new one under runs/.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in --out.")]
+OpenReport = Annotated[
+    bool, typer.Option("--open", help="Open the report in a browser when it is there.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print every round.")]
+
+
 @commands.register("discover")
 def discover(
-    task: Annotated[
-        str, typer.Argument(help="A task (see unweave tasks), or your own .jsonl or .csv file.")
-    ],
+    task: TaskName,
     model: given.Model = None,
-    method: Annotated[
-        str,
-        typer.Option("--method", help="A named pair of score and search: see unweave methods."),
-    ] = "cdt",
+    method: MethodName = "cdt",
     score: given.Score = None,
     search: given.Search = None,
     option: given.Options = None,
@@ -34,28 +49,20 @@ def discover(
     ablation: given.Ablation = "mean",
     prompts: given.Prompts = None,
     held_out: given.HeldOut = None,
-    seed: Annotated[int, typer.Option(help="Decides which prompts are drawn.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the run; by default a new one under runs/.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the interrupted run in --out.")
-    ] = False,
+    seed: Seed = 0,
+    out: Out = None,
+    resume: Resume = False,
     device: given.Device = "cpu",
     bos: given.Bos = None,
     first_token: given.FirstToken = False,
     only_correct: given.OnlyCorrect = None,
-    open_report: Annotated[
-        bool, typer.Option("--open", help="Open the report in a browser when it is there.")
-    ] = False,
+    open_report: OpenReport = False,
     explain: Annotated[
         bool, typer.Option("--explain/--no-explain", help="Say what each node does.")
     ] = True,
     as_json: given.AsJson = False,
     quiet: given.Quiet = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also print every round.")
-    ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Find the circuit of a behaviour, and measure it on prompts that it was not found on.
 
@@ -63,12 +70,10 @@ def discover(
 
     Example: unweave discover ioi --score eap-ig --search eliminate -o steps=10
     """
-    from unweave.ablations.kind import ablations
+    values = locals()
     from unweave.behaviours.file import find_task
-    from unweave.errors import UnweaveError
     from unweave.experiments.locking import check_out, new_folder, remove_empty
     from unweave.experiments.methods import find_method, read_options
-    from unweave.experiments.specification import Specification
     from unweave.model.loading import load
     from unweave.report.html import write_report
 
@@ -76,31 +81,16 @@ def discover(
         raise UnweaveError("--resume needs the run's folder: give it with --out")
     found = find_task(task, first_token)
     name = found.own_model if model is None else model
-    specification = Specification(
-        task=task,
-        model=name,
-        method=method,
-        score=score,
-        search=search,
-        options=read_options(find_method(method, score, search), option or []),
-        granularity=granularity,
-        mlps=mlps,
-        ablation=ablations[ablation].name,
-        seed=seed,
-        prompts=prompts,
-        held_out=held_out,
-        bos=bos,
-        first_token=first_token,
-        only_correct=only_correct,
-    )
+    options = read_options(find_method(method, score, search), option or [])
+    own = {"method": method, "score": score, "search": search, "options": options, "seed": seed}
+    specification = given.specification(values, task, name, **own)
     if out is not None:
         check_out(out, resume)  # before the model is loaded
     loaded = load(name, device=device, bos=bos)
     folder = out or new_folder(found.name, name, seed)
     try:
-        circuit = _run(
-            loaded, found, specification, folder, resume or out is None, quiet or as_json, explain
-        )
+        resume, hushed = resume or not out, quiet or as_json
+        circuit = _run(loaded, found, specification, folder, resume, hushed, explain)
     finally:
         if out is None:
             remove_empty(folder, folder.parent)  # of a run that failed
@@ -109,8 +99,8 @@ def discover(
         typer.launch(str(report))
     if as_json:
         typer.echo(json.dumps(circuit.to_json(), indent=1))
-        return
-    _show(circuit, folder, verbose)
+    else:
+        _show(circuit, folder, verbose)
 
 
 def _run(
@@ -178,8 +168,8 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
             row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
             row.append(" ".join(known.swaps[:3]))
         table.add_row(*row)
-    if told := (record.get("verdict") or {}).get("sentence"):
-        console.print(escape(told), style="bold", soft_wrap=True)
+    if sentence := (record.get("verdict") or {}).get("sentence"):
+        console.print(escape(sentence), style="bold", soft_wrap=True)
     console.print(table)
     half = (circuit.interval[1] - circuit.interval[0]) / 2
     console.print(
@@ -188,6 +178,9 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
         f"{circuit.found:.3f} where it was found)",
         soft_wrap=True,
     )
+    if kinds := (record.get("verdict") or {}).get("templates"):
+        figures = (f"{template_figure(one)} of {name} templates" for name, one in kinds.items())
+        console.print("held-out prompts by template: " + ", ".join(figures), soft_wrap=True)
     metric = record.get("metric") or {}
     seconds, passes = (sum((record.get(key) or {}).values()) for key in ("seconds", "forwards"))
     if all(metric.get(key) is not None for key in ("name", "full", "empty")):

@@ -8,25 +8,31 @@ from typing import Annotated, Any
 import typer
 
 from unweave.cli import commands
+from unweave.cli import experiment_options as given
+
+RunFolder = Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")]
+HeldOut = Annotated[
+    int | None,
+    typer.Option("-n", "--n-evaluate", min=1, help="Held-out prompts; by default the task's."),
+]
+Parts = Annotated[
+    str,
+    typer.Option(
+        help="curve,roc,random_circuits,completeness,minimality,stability: all unless given."
+    ),
+]
+Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size.")]
 
 
 @commands.register("evaluate")
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")],
-    n: Annotated[
-        int | None,
-        typer.Option("-n", "--n-evaluate", min=1, help="Held-out prompts; by default the task's."),
-    ] = None,
-    parts: Annotated[
-        str,
-        typer.Option(
-            help="curve,roc,chance,completeness,minimality,stability: all of them unless given."
-        ),
-    ] = "",
-    draws: Annotated[int, typer.Option(min=1, help="Random circuits of each size.")] = 10,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    run: RunFolder,
+    n: HeldOut = None,
+    parts: Parts = "",
+    draws: Draws = 10,
+    device: given.Device = "cpu",
+    quiet: given.Quiet = False,
+    as_json: given.AsJson = False,
 ) -> None:
     """Evaluate a found circuit on held-out prompts and write evaluation.json beside it.
 
@@ -45,7 +51,6 @@ def evaluate(
     from unweave.progress import silent
     from unweave.report.html import write_report
 
-    wanted = tuple(part.strip() for part in parts.split(",") if part.strip()) or PARTS
     found, hushed = read_run(run), quiet or as_json
 
     def say(line: str) -> None:
@@ -58,7 +63,7 @@ def evaluate(
                 found,
                 lambda how: load(how.model, device=device, bos=how.bos),
                 n=n,
-                parts=wanted,
+                parts=tuple(part.strip() for part in parts.split(",") if part.strip()) or PARTS,
                 draws=draws,
                 say=say,
             )
@@ -98,9 +103,11 @@ def _lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         value = "no scale" if found["value"] is None else f"{found['value']:.3f}"
         ends = f"metric {found['metric']:.3f}, all {found['full']:.3f}, none {found['empty']:.3f}"
         lines.append((f"faithfulness, {name} ablation", f"{value}  ({ends})"))
+    for name, found in record.get("templates", {}).items():
+        lines.append((f"  {name} templates", template_figure(found)))
     for name, curve in record.get("curves", {}).items():
         crossings = f"k80 {curve['k80']}, k95 {curve['k95']}"
-        figures = f"CMD {curve['cmd']:.3f}, CPR {curve['cpr']:.3f}, {crossings}"
+        figures = f"curve gap {curve['curve_gap']:.3f}, area {curve['curve_area']:.3f}, {crossings}"
         lines.append((f"ranking, {name} ablation", figures))
     for name, value in record["known"].items():
         lines.append((f"{name} circuit", f"faithfulness {value:.3f}"))
@@ -112,25 +119,33 @@ def _lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines + _test_lines(record)
 
 
+def template_figure(found: Mapping[str, Any]) -> str:
+    """Faithfulness on prompts of one kind of templates, with its error."""
+    if found["value"] is None:
+        return f"no scale ({found['prompts']} prompts)"
+    half = (found["interval"][1] - found["interval"][0]) / 2
+    return f"{found['value']:.3f} ± {half:.3f} ({found['prompts']} prompts)"
+
+
 def _test_lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = []
-    if chance := record.get("chance"):
+    if test := record.get("random_circuits"):
         senses = (("beaten", "up_to", "more faithful than"),)
         senses += (("farther", "up_to_farther", "closer to 1 than"),)
         for share, reach, sense in senses:
-            by_size = " ".join(f"{one[share]:.0%}" for one in chance["shares"])
-            told = f"≥ 80% up to {chance[reach]:.0%} of the model"
-            lines.append((f"{sense} random circuits", told))
+            by_size = " ".join(f"{one[share]:.0%}" for one in test["shares"])
+            text = f"≥ 80% up to {test[reach]:.0%} of the model"
+            lines.append((f"{sense} random circuits", text))
             lines.append(("  sizes 10% … 100%", by_size))
     if found := record.get("completeness"):
         gap = f"{found['mean_gap']:.3f}, worst {found['worst_gap']:.3f}"
         lines.append(("completeness: mean gap", gap))
     if found := record.get("minimality"):
         idle = found["idle"]
-        told = f"{len(idle)} nodes change faithfulness by less than 0.01"
-        lines.append(("minimality", f"{told}: {' '.join(idle[:8])}" if idle else told))
+        text = f"{len(idle)} nodes change faithfulness by less than 0.01"
+        lines.append(("minimality", f"{text}: {' '.join(idle[:8])}" if idle else text))
     if stable := record.get("stability"):
         figure = f"Jaccard {stable['overlap']:.2f} with resampled prompts"
-        told = f"{figure}, {stable['between']:.2f} between them"
-        lines.append(("stability of the top nodes", told))
+        text = f"{figure}, {stable['between']:.2f} between them"
+        lines.append(("stability of the top nodes", text))
     return lines

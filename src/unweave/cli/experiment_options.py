@@ -1,8 +1,12 @@
 """Options that every command with an experiment has: one spelling, one help text."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from unweave.experiments.specification import Specification
 
 Model = Annotated[
     str | None,
@@ -79,3 +83,21 @@ OnlyCorrect = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+_SHARED = ("granularity", "mlps", "prompts", "held_out", "bos", "first_token", "only_correct")
+
+
+def specification(values: Mapping[str, Any], task: str, model: str, **own: Any) -> "Specification":
+    """The experiment that a command's options ask for.
+
+    Args:
+        values: All options of the command by name (its `locals()`); those that every command with
+            an experiment has are taken.
+        own: What only this command has.
+    """
+    from unweave.ablations.kind import ablations
+    from unweave.experiments.specification import Specification
+
+    shared = {name: values[name] for name in _SHARED}
+    ablation = ablations[values["ablation"]].name
+    return Specification(task=task, model=model, ablation=ablation, **shared, **own)

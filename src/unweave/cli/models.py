@@ -1,4 +1,4 @@
-"""`unweave models`: the architectures that can be read, and the models at hand."""
+"""`unweave models`: the architectures that can be read, and the available models."""
 
 import json
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from unweave.cli import commands
 def models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """List the supported architectures and the models at hand."""
+    """List the supported architectures and the available models."""
     found = _collect()
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -44,7 +44,7 @@ def _collect() -> dict[str, Any]:
     return {
         "bundled": bundled,
         "synthetic": [*synthetic_models],
-        "hub": sources.hub_models_at_hand(),
+        "hub": sources.available_hub_models(),
         "transformer_lens": sources.LENS_NAMES,
         "architectures": [
             {"name": name, "gguf": architectures[name].gguf} for name in architectures
@@ -58,7 +58,7 @@ def _show(found: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(markup=False)  # a path may have brackets in it
-    table = Table("model", "what", "at hand", title="Bundled models", title_justify="left")
+    table = Table("model", "what", "available", title="Bundled models", title_justify="left")
     for model in found["bundled"]:
         name = f"{model['name']} (default)" if model["default"] else model["name"]
         table.add_row(name, model["note"], _state(model))
@@ -67,7 +67,7 @@ def _show(found: dict[str, Any]) -> None:
         if model["path"] is None:
             console.print(f"To install {model['name']}: {model['install']}", soft_wrap=True)
     if found["hub"]:
-        console.print(f"From the hub, at hand: {', '.join(found['hub'])}")
+        console.print(f"Available from the hub: {', '.join(found['hub'])}")
     console.print(
         f"Built by code, circuit known (tasks of the same names): {', '.join(found['synthetic'])}"
     )

@@ -13,7 +13,10 @@ from unweave.errors import UnweaveError
 def plot(
     run: Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")],
     figure: Annotated[
-        str, typer.Option("--figure", "-f", help="roc, faithfulness, chance, heatmap or circuit.")
+        str,
+        typer.Option(
+            "--figure", "-f", help="roc, faithfulness, random_circuits, heatmap or circuit."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="A .png, .svg or .pdf file.")],
     position: Annotated[

@@ -15,7 +15,7 @@ from unweave.circuits import Scores
 from unweave.decomposition.engine import Job, check_devices, sweep_parts
 from unweave.decomposition.jobs import LOGITS, Setting, Text
 from unweave.decomposition.memory import kept_bytes, scores_bytes
-from unweave.decomposition.precision import Precision, told, widened
+from unweave.decomposition.precision import Precision, precision_note, widened
 from unweave.decomposition.readers import (
     Keep,
     Kept,
@@ -268,7 +268,7 @@ def _scored(
     count = len(job.sources)
     mean = _finite(values[:count].mean(1), job)
     about = {"rules": job.rules.name, "ablation": job.ablation.name, "model": model.name}
-    about |= told(change, len(job.rechecked))
+    about |= precision_note(change, len(job.rechecked))
     return Scores(
         tuple(map(str, job.sources)),
         (_per_layer(mean, job.sources) if normalise else mean).cpu(),

@@ -92,7 +92,7 @@ class CheckedRun(Plain):
     def _check(
         self, name: str, rel: Tensor, out: Tensor, f: Callable[..., Tensor], *inputs: Tensor
     ) -> None:
-        found = _apart(rel, out, f, inputs)
+        found = _gap(rel, out, f, inputs)
         if not math.isfinite(found) or found > _TOLERANCE[out.dtype]:
             assert self.rules is not None
             raise UnweaveError(
@@ -104,7 +104,7 @@ class CheckedRun(Plain):
         self.worst = max(self.worst, found)
 
 
-def _apart(rel: Tensor, out: Tensor, f: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> float:
+def _gap(rel: Tensor, out: Tensor, f: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> float:
     """How far β′ is, entry by entry, from the nearest of what a rule may return where β = T.
 
     Entry by entry, since the bias of an output without weights (a padding token's) has no input

@@ -30,7 +30,7 @@ from unweave.decomposition.feeds import Observe, Written, written
 from unweave.decomposition.jobs import LOGITS, Setting
 from unweave.decomposition.local_edges import EdgeReader, LocalEdges, gradients
 from unweave.decomposition.memory import edge_bytes
-from unweave.decomposition.precision import Precision, told, widened
+from unweave.decomposition.precision import Precision, precision_note, widened
 from unweave.decomposition.pushed_edges import EdgeSource, EnteringEdges, PushedEdges, node_site
 from unweave.decomposition.readers import MetricScores, Reader
 from unweave.decomposition.readout import MetricHead, metric_head
@@ -170,7 +170,7 @@ class _EdgeSetting:
             edge_reader = part.readers[1]
             assert isinstance(edge_reader, EdgeReader)
             matrix += edge_reader.matrix
-            note |= told(part.tf32, len(job.rechecked))
+            note |= precision_note(part.tf32, len(job.rechecked))
         matrix = matrix[:, : len(sources)] / len(self.batch)
         matrix[-1] = scores[: len(sources)].mean(1)
         return matrix, note
@@ -189,7 +189,7 @@ class _EdgeSetting:
         note: dict[str, str] = {}
         pushing = replace(job, algebra=algebra)
         for part in sweep_parts(pushing, lambda part: [self.metric(head, scores, part)]):
-            note |= told(part.tf32, len(job.rechecked))
+            note |= precision_note(part.tf32, len(job.rechecked))
         return scores[: len(names)].mean(1), note
 
     def _source(self, name: str) -> Source:

@@ -77,8 +77,8 @@ class Setting:
         needed = {site.point for source in sources for site in source.sites} | points
         needed -= {LOGITS}
         # Computed for this call, unlike one that is given or zero.
-        made = not isinstance(ablation, Ablation | str)
-        held = point_bytes(self.network, self.inputs, needed) if made else 0
+        computed = not isinstance(ablation, Ablation | str)
+        held = point_bytes(self.network, self.inputs, needed) if computed else 0
         taken = footprint(self.network, self.inputs, results(job.rows) + held, read)
         taken = replace(taken, example=taken.example + each)
         taken.check(budget)

@@ -52,7 +52,7 @@ def products(tf32: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def told(change: float | None, sources: int) -> dict[str, str]:
+def precision_note(change: float | None, sources: int) -> dict[str, str]:
     """What a result says about TF32: by how much it changed the sources that were rechecked."""
     if change is None:
         return {}

@@ -13,20 +13,22 @@ from unweave.evaluation.faithfulness import Faithfulness, by_ablation
 from unweave.evaluation.random_circuits import (
     DRAWS,
     FRACTIONS,
-    Chance,
     Draws,
-    against,
+    RandomTest,
+    compare_with_random,
     random_circuits,
 )
-from unweave.evaluation.roc import Roc, against_each
+from unweave.evaluation.roc import Roc, roc_of_each
 from unweave.evaluation.stability import Stability, stability
 from unweave.registry import nearest
 from unweave.scores.problem import Problem
 from unweave.sites import Site, parse
 
-EvaluationPart = Literal["curve", "roc", "chance", "completeness", "minimality", "stability"]
+EvaluationPart = Literal[
+    "curve", "roc", "random_circuits", "completeness", "minimality", "stability"
+]
 PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,10 @@ class Evaluation:
         circuit: Names of its nodes.
         nodes: How many nodes the model has.
         prompts: How many prompts were used.
-        ablation: The one that curve, chance, completeness and minimality stand under.
+        ablation: The one that curve, random circuits, completeness and minimality stand under.
         faithfulness: By ablation.
+        templates: By kind ("seen" and "new" to the search), under the main ablation; empty where
+            the task keeps no templates from the search.
         curves: By ablation: faithfulness as nodes join in the order of the ranking.
         known: By known circuit: its own faithfulness under the main ablation.
         roc: By known circuit: how well the scores find it.
@@ -55,18 +59,19 @@ class Evaluation:
     known: Mapping[str, float] = field(default_factory=dict)
     roc: Mapping[str, Roc] = field(default_factory=dict)
     random: tuple[Draws, ...] = ()
-    chance: Chance | None = None
+    random_circuits: RandomTest | None = None
     completeness: Completeness | None = None
     minimality: Minimality | None = None
     stability: Stability | None = None
     about: Mapping[str, str] = field(default_factory=dict)
+    templates: Mapping[str, Faithfulness] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dump`, with the summaries beside the raw figures."""
         record = {"schema_version": SCHEMA_VERSION, **asdict(self), "size": len(self.circuit)}
         record["curves"] = {name: curve_json(curve) for name, curve in self.curves.items()}
-        if self.chance is not None:
-            record["chance"] = chance_json(self.chance)
+        if self.random_circuits is not None:
+            record["random_circuits"] = random_test_json(self.random_circuits)
         if self.completeness is not None:
             figures = {"mean_gap": self.completeness.mean, "worst_gap": self.completeness.worst}
             record["completeness"] |= figures
@@ -78,14 +83,14 @@ class Evaluation:
 def curve_json(curve: Curve) -> dict[str, Any]:
     """A curve with its areas and first crossings."""
     crossings = {"k80": curve.first(0.8), "k95": curve.first(0.95)}
-    return {**asdict(curve), "cpr": curve.cpr, "cmd": curve.cmd, **crossings}
+    return {**asdict(curve), "curve_gap": curve.gap, "curve_area": curve.area, **crossings}
 
 
-def chance_json(chance: Chance) -> dict[str, Any]:
-    """The test against chance with how far it is passed, in both senses."""
-    own = None if chance.own is None else asdict(chance.own)
-    reach = {"up_to": chance.up_to(), "up_to_farther": chance.up_to(farther=True)}
-    return {**asdict(chance), "own": own, **reach}
+def random_test_json(test: RandomTest) -> dict[str, Any]:
+    """The test against random circuits with how far it is passed, in both senses."""
+    own = None if test.own is None else asdict(test.own)
+    reach = {"up_to": test.up_to(), "up_to_farther": test.up_to(farther=True)}
+    return {**asdict(test), "own": own, **reach}
 
 
 def evaluate(
@@ -144,7 +149,7 @@ def evaluate(
         faithfulness=by_ablation({problem.ablation.name: problem, **others}, nodes),
         curves=curves,
         known=known_faithfulness(problem, known),
-        roc=against_each(scores, known) if scores is not None and "roc" in parts else {},
+        roc=roc_of_each(scores, known) if scores is not None and "roc" in parts else {},
         **_tests(problem, nodes, scores, parts, draws, seed),
         about=dict(about or {}),
     )
@@ -166,10 +171,10 @@ def _tests(
 ) -> dict[str, Any]:
     """The tests of one circuit, those that were asked for."""
     found: dict[str, Any] = {}
-    if "chance" in parts:
+    if "random_circuits" in parts:
         found["random"] = random_circuits(problem, FRACTIONS, draws, seed)
         own = float(problem.faithfulness([nodes])[0])
-        found["chance"] = against(own, len(nodes), found["random"])
+        found["random_circuits"] = compare_with_random(own, len(nodes), found["random"])
     if "completeness" in parts and nodes:
         found["completeness"] = completeness(problem, nodes, draws, seed)
     if "minimality" in parts and nodes:

@@ -29,13 +29,13 @@ class Curve:
     prompts: int = 0
 
     @property
-    def cpr(self) -> float:
-        """Area under faithfulness over the fraction of nodes."""
+    def area(self) -> float:
+        """The curve area: under faithfulness, over the fraction of nodes."""
         return _area(self.sizes, torch.tensor(self.faithfulness), self.nodes)
 
     @property
-    def cmd(self) -> float:
-        """Area of |1 − faithfulness| over the fraction of nodes: 0 is perfect."""
+    def gap(self) -> float:
+        """The curve gap: the area of |1 − faithfulness|, 0 is perfect. Not MIB's CMD (`mib.py`)."""
         return _area(self.sizes, (1 - torch.tensor(self.faithfulness)).abs(), self.nodes)
 
     def first(self, level: float) -> int | None:

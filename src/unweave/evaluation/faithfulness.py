@@ -5,11 +5,15 @@ does not owe its figure to the ablation that it was found with.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from unweave.errors import UnweaveError
-from unweave.scores.problem import Problem
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unweave.errors import NotFiniteError, UnweaveError
+from unweave.scores.problem import Problem, Reference
 from unweave.sites import Site
 
 
@@ -33,17 +37,55 @@ class Faithfulness:
 
 def measured(problem: Problem, circuit: Sequence[Site]) -> Faithfulness:
     """One circuit with the figures behind its faithfulness; no error where there is no scale."""
-    metric, reference = problem.metric([tuple(circuit)])[0], problem.reference
+    return from_metric(problem.reference, problem.metric([tuple(circuit)])[0])
+
+
+def from_metric(reference: Reference, metric: Float[Tensor, " batch"]) -> Faithfulness:
+    """The same from a metric that was measured already."""
     means = (float(metric.mean()), float(reference.empty.mean()), float(reference.full.mean()))
     try:
         found = reference.estimate(metric)
+    except NotFiniteError:
+        raise
     except UnweaveError:
-        return Faithfulness(*means, None, (math.nan, math.nan), len(problem.batch))
+        return Faithfulness(*means, None, (math.nan, math.nan), len(metric))
     return Faithfulness(*means, found.value, (found.low, found.high), found.prompts)
 
 
-def by_ablation(
-    problems: Mapping[str, Problem], circuit: Sequence[Site]
+def by_templates(
+    problem: Problem, metric: Float[Tensor, " batch"], new: Collection[str]
 ) -> dict[str, Faithfulness]:
-    """Faithfulness of one circuit under each ablation."""
-    return {name: measured(problem, circuit) for name, problem in problems.items()}
+    """Faithfulness on prompts of "seen" and of "new" templates; empty where all are of one kind.
+
+    Args:
+        metric: Of one circuit, on each prompt of the problem.
+        new: The templates that the search never saw.
+    """
+    is_new = torch.tensor([name in new for name in problem.batch.templates], dtype=torch.bool)
+    rows = {"seen": (~is_new).nonzero()[:, 0], "new": is_new.nonzero()[:, 0]}
+    if not all(len(some) for some in rows.values()):
+        return {}
+    reference = problem.reference
+    return {
+        name: from_metric(reference.select(some.to(metric.device)), metric[some.to(metric.device)])
+        for name, some in rows.items()
+    }
+
+
+def by_ablation(
+    problems: Mapping[str, Problem],
+    circuit: Sequence[Site],
+    metric: Float[Tensor, " batch"] | None = None,
+) -> dict[str, Faithfulness]:
+    """Faithfulness of one circuit under each ablation.
+
+    Args:
+        metric: Of the circuit under the first ablation, where it was measured already.
+    """
+    found = {}
+    for name, problem in problems.items():
+        if metric is None or found:
+            found[name] = measured(problem, circuit)
+        else:
+            found[name] = from_metric(problem.reference, metric)
+    return found

@@ -1,4 +1,4 @@
-"""The test against chance: how many random circuits of each size a circuit beats.
+"""The test against random circuits: how many random circuits of each size a circuit beats.
 
 docs/method.md §9, after Shi et al., Hypothesis Testing the Circuit Hypothesis in LLMs (2024).
 "Beats" has two senses: more faithful, as in the paper, and closer to faithfulness 1, since a random
@@ -39,7 +39,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Chance:
+class RandomTest:
     """A circuit against random circuits of every size.
 
     Args:
@@ -94,7 +94,9 @@ def random_circuits(
     )
 
 
-def against(faithfulness: float, size: int, drawn: Sequence[Draws], mark: float = MARK) -> Chance:
+def compare_with_random(
+    faithfulness: float, size: int, drawn: Sequence[Draws], mark: float = MARK
+) -> RandomTest:
     """Compares a circuit's faithfulness with that of random circuits; ties are not wins."""
     shares = []
     for draws in drawn:
@@ -102,17 +104,17 @@ def against(faithfulness: float, size: int, drawn: Sequence[Draws], mark: float 
         beaten = sum(faithfulness > value for value in values) / len(values)
         farther = sum(abs(1 - faithfulness) < abs(1 - value) for value in values) / len(values)
         shares.append(Share(draws.size, draws.fraction, len(values), beaten, farther))
-    return Chance(size, faithfulness, tuple(shares), mark)
+    return RandomTest(size, faithfulness, tuple(shares), mark)
 
 
-def chance(
+def random_test(
     problem: Problem,
     circuit: Collection[Site],
     fractions: Sequence[float] = FRACTIONS,
     draws: int = DRAWS,
     seed: int = 0,
-) -> Chance:
+) -> RandomTest:
     """Draws random circuits of every size and counts those that the circuit beats."""
     faithfulness = float(problem.faithfulness([tuple(circuit)])[0])
     drawn = random_circuits(problem, fractions, draws, seed)
-    return against(faithfulness, len(circuit), drawn)
+    return compare_with_random(faithfulness, len(circuit), drawn)

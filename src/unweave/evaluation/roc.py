@@ -108,6 +108,6 @@ def node_keys(scores: Scores) -> dict[Site, float]:
     return keys
 
 
-def against_each(scores: Scores, known: Mapping[str, Collection[Site]]) -> dict[str, Roc]:
+def roc_of_each(scores: Scores, known: Mapping[str, Collection[Site]]) -> dict[str, Roc]:
     """One comparison for each named circuit ("published", "augmented")."""
     return {name: roc(scores, nodes) for name, nodes in known.items()}

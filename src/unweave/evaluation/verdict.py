@@ -5,13 +5,13 @@ misses (completeness) and what it could lose (minimality, from the evidence on i
 sentence says it; `unweave evaluate` measures more precisely.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from unweave.circuits import Circuit
 from unweave.evaluation.checks import Completeness, completeness
-from unweave.evaluation.faithfulness import Faithfulness, by_ablation
+from unweave.evaluation.faithfulness import Faithfulness, by_ablation, by_templates
 from unweave.evaluation.random_circuits import Draws, random_circuits
 from unweave.scores.problem import Problem
 from unweave.sites import Site
@@ -27,15 +27,21 @@ class Verdict:
 
     Args:
         faithfulness: By ablation, the one of the search first.
-        random: Random circuits of the circuit's size.
+        templates: By kind ("seen", "new"), under the first ablation; empty where the task keeps no
+            templates from the search.
+        random: Random circuits of the circuit's size; they and completeness on `prompts` prompts.
+        effects: What faithfulness loses without each node, on `checked` other prompts.
         overshoot: Nodes outside that lower the metric, where faithfulness is above 1.
     """
 
     faithfulness: Mapping[str, Faithfulness]
     random: tuple[Draws, ...]
     completeness: Completeness
+    prompts: int
     effects: Mapping[str, float]
+    checked: int
     overshoot: Mapping[str, float] = field(default_factory=dict)
+    templates: Mapping[str, Faithfulness] = field(default_factory=dict)
 
     @property
     def idle(self) -> tuple[str, ...]:
@@ -45,19 +51,19 @@ class Verdict:
     def sentence(self, circuit: Circuit) -> str:
         """The verdict in words, made from the figures and nothing else."""
         main, *others = self.faithfulness.items()
-        told = [_main(circuit, *main)]
+        parts = [_main(circuit, *main)]
         good = [name for name, one in others if one.value is not None and _near(one.value)]
         bad = [name for name, one in others if one.value is None or not _near(one.value)]
         if good:
-            told.append(f"they also do with {' and '.join(good)} ablation")
+            parts.append(f"they also do with {' and '.join(good)} ablation")
         if bad:
-            told.append(f"with {' and '.join(bad)} ablation they do not")
+            parts.append(f"with {' and '.join(bad)} ablation they do not")
         beaten = sum(
             abs(1 - f) > abs(1 - circuit.faithfulness) for d in self.random for f in d.faithfulness
         )
         drawn = sum(len(d.faithfulness) for d in self.random)
-        told.append(f"they are nearer to the model than {beaten} of {drawn} random circuits")
-        sentence = "; ".join(told) + "."
+        parts.append(f"they are nearer to the model than {beaten} of {drawn} random circuits")
+        sentence = "; ".join(parts) + "."
         if self.overshoot:
             names = ", ".join(list(self.overshoot)[:3])
             sentence += f" Faithfulness is above 1 because {names} outside lower the metric."
@@ -68,10 +74,16 @@ class Verdict:
         gaps = {"mean_gap": self.completeness.mean, "worst_gap": self.completeness.worst}
         return {
             "sentence": self.sentence(circuit),
+            "prompts": self.prompts,
             "faithfulness": {name: asdict(one) for name, one in self.faithfulness.items()},
+            "templates": {name: asdict(one) for name, one in self.templates.items()},
             "random": [asdict(one) for one in self.random],
             "completeness": asdict(self.completeness) | gaps,
-            "minimality": {"effects": dict(self.effects), "idle": list(self.idle)},
+            "minimality": {
+                "effects": dict(self.effects),
+                "idle": list(self.idle),
+                "prompts": self.checked,
+            },
         }
 
 
@@ -98,23 +110,30 @@ def verdict(
     problems: Mapping[str, Problem],
     circuit: Sequence[Site],
     effects: Mapping[str, float],
+    checked: int,
     overshoot: Mapping[str, float],
     seed: int,
+    new_templates: Collection[str] = (),
 ) -> Verdict:
     """Checks a circuit on held-out prompts.
 
     Args:
         problems: By ablation, the one of the search first.
-        effects: What faithfulness loses without each node.
+        effects: What faithfulness loses without each node, on `checked` prompts.
         overshoot: Nodes outside that lower the metric, where faithfulness is above 1.
+        new_templates: Those that the search never saw.
     """
     main = next(iter(problems.values()))
+    metric = main.metric([tuple(circuit)])[0]
     some = main.select(slice(0, _PROMPTS))
     share = len(circuit) / len(main.nodes)
     return Verdict(
-        by_ablation(problems, circuit),
+        by_ablation(problems, circuit, metric),
         random_circuits(some, (share,), _DRAWS, seed),
         completeness(some, circuit, _DRAWS, seed),
+        len(some.batch),
         effects,
+        checked,
         overshoot,
+        by_templates(main, metric, new_templates),
     )

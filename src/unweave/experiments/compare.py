@@ -22,7 +22,7 @@ from unweave.experiments.specification import Experiment, Specification
 from unweave.experiments.summary import figures, row, summary
 from unweave.model.model import Model
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 REFERENCE = "reference"
 Say = Callable[[str], None]
 
@@ -133,7 +133,7 @@ def compare(
     Args:
         folder: Where cells are, and where new ones go.
         load: Loads the model: also of finished cells it is known whether its weights changed.
-        say: Told about every cell.
+        say: Called with a line for every cell.
 
     Raises:
         UnweaveError: When a finished cell is broken, or has other settings, weights or prompts.
@@ -141,7 +141,7 @@ def compare(
     comparison = comparison.checked()
     with locked(folder):
         cells = Cells(folder, comparison)
-        # Finished cells are looked at first: other settings are told before hours of work, and
+        # Finished cells are looked at first: other settings are found before hours of work, and
         # before the model is loaded.
         _check_cells(cells)
         model = load(comparison.base.model)
@@ -207,10 +207,10 @@ def _task_cells(
         say(f"{task}, {name}, seed {seed}")
         try:
             if method is None:
-                made = reference_cell(experiment, cells.comparison.draws)
+                found = reference_cell(experiment, cells.comparison.draws)
             else:
-                made = method_cell(experiment, method)
-            return cells.write(task, name, method, seed, made)
+                found = method_cell(experiment, method)
+            return cells.write(task, name, method, seed, found)
         except UnweaveError as error:
             say(f"{task}, {name}, seed {seed}: {error}")
             return {**_key(task, name, seed), "error": str(error)}

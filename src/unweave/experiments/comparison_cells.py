@@ -15,7 +15,7 @@ from unweave.cost import metered
 from unweave.evaluation.api import coarse_sizes, complete, curve_json, known_faithfulness
 from unweave.evaluation.curves import curve_sizes, faithfulness_curve
 from unweave.evaluation.random_circuits import random_circuits
-from unweave.evaluation.roc import against_each
+from unweave.evaluation.roc import roc_of_each
 from unweave.experiments.discover import forward_tokens
 from unweave.experiments.methods import Method
 from unweave.experiments.specification import Experiment
@@ -58,7 +58,7 @@ def method_cell(experiment: Experiment, method: Method) -> dict[str, Any]:
         scored = meter.tokens
         finding = searches[method.search].run(problem, scores, method.filled_search())
     _wait(experiment.model)
-    seconds, one = time.perf_counter() - began, forward_tokens(problem)
+    seconds, one = time.perf_counter() - began, forward_tokens(problem.model, problem.batch)
     ranking = complete(main, [parse(name) for name in finding.ranking])
     found = main.reference.estimate(main.metric([finding.sites])[0])
     curve = faithfulness_curve(main, ranking, curve_sizes(len(ranking)))
@@ -82,7 +82,7 @@ def method_cell(experiment: Experiment, method: Method) -> dict[str, Any]:
         "curves": {
             n: curve_json(faithfulness_curve(p, ranking, coarse)) for n, p in others.items()
         },
-        "roc": {n: asdict(roc) for n, roc in against_each(ranked, experiment.known()).items()},
+        "roc": {n: asdict(roc) for n, roc in roc_of_each(ranked, experiment.known()).items()},
     }
 
 

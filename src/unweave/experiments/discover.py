@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from unweave.batch import Batch
 from unweave.behaviours.task import Task
 from unweave.circuits import Circuit, Evidence, Scores
 from unweave.cost import metered
@@ -34,7 +35,6 @@ from unweave.search.search import PRICE, Finding, searches
 from unweave.sites import parse
 
 Say = Callable[[str], None]
-_CURVE_PROMPTS = 32
 _CANDIDATES = 8  # nodes outside the circuit that may take another's place
 
 
@@ -97,13 +97,13 @@ def _discover(experiment: Experiment, folder: RunFolder | None, say: Say, explai
     say(f"Measuring {len(finding.circuit)} nodes on {len(held_out.batch)} other prompts")
     with ledger.phase("evaluation"):
         circuit = _circuit(experiment, scores, finding)
-        judged = _verdict(experiment, finding, circuit)
+        assessed = _verdict(experiment, finding, circuit)
         curve = _curve(held_out, scores, circuit.size)
     told = _explained(experiment, circuit, say, ledger) if explain else None
     if isinstance(told, Explained):
         circuit = replace(circuit, summaries=told.summaries)
     if folder is not None:
-        _keep(experiment, folder, scores, finding, circuit, judged, curve, told, ledger)
+        _keep(experiment, folder, scores, finding, circuit, assessed, curve, told, ledger)
     return circuit
 
 
@@ -143,11 +143,10 @@ def _circuit(experiment: Experiment, scores: Scores, finding: Finding) -> Circui
 
 def _evidence(experiment: Experiment, finding: Finding) -> dict[str, Evidence]:
     """How certain each node is, on prompts that neither the search nor the report uses."""
-    check = experiment.problem("check", len(experiment.discovery.batch))
     own = set(finding.circuit)
     outside = [parse(name) for name in finding.ranking if name not in own][:_CANDIDATES]
     price = experiment.specification.resolved.filled_search().get("price", PRICE.default)
-    return certainty(check, finding.sites, outside, price)
+    return certainty(experiment.check, finding.sites, outside, price)
 
 
 def _verdict(experiment: Experiment, finding: Finding, circuit: Circuit) -> Verdict:
@@ -159,7 +158,8 @@ def _verdict(experiment: Experiment, finding: Finding, circuit: Circuit) -> Verd
     effects = {name: one.effect for name, one in circuit.evidence.items()}
     over = circuit.faithfulness > 1 and circuit.interval[0] > 1
     lowering = _lowering(experiment, finding) if over else {}
-    return verdict(known, finding.sites, effects, lowering, how.seed)
+    checked, new = len(experiment.check.batch), experiment.task.new_templates
+    return verdict(known, finding.sites, effects, checked, lowering, how.seed, new)
 
 
 def _lowering(experiment: Experiment, finding: Finding) -> dict[str, float]:
@@ -173,12 +173,12 @@ def _lowering(experiment: Experiment, finding: Finding) -> dict[str, float]:
 
 
 def _curve(problem: Problem, scores: Scores, size: int) -> Curve:
-    """A coarse curve on some of the held-out prompts; `unweave evaluate` draws the whole of it."""
+    """A coarse curve on the prompts of the circuit's faithfulness, so that the two agree;
+    `unweave evaluate` draws a finer one."""
     count = len(problem.nodes)
-    part = problem.select(slice(0, min(len(problem.batch), _CURVE_PROMPTS)))
     sizes = {0, 1, size // 4, size // 2, 3 * size // 4, size, 3 * size // 2, 2 * size, 4 * size}
     sizes = sorted({min(one, count) for one in sizes} | {count // 2, count})
-    return faithfulness_curve(part, [parse(name) for name in scores.ranking()], sizes)
+    return faithfulness_curve(problem, [parse(name) for name in scores.ranking()], sizes)
 
 
 def _keep(
@@ -187,7 +187,7 @@ def _keep(
     scores: Scores,
     finding: Finding,
     circuit: Circuit,
-    judged: Verdict,
+    assessed: Verdict,
     curve: Curve,
     told: Explained | str | None,
     ledger: "Ledger",
@@ -223,12 +223,12 @@ def _keep(
         },
         "rounds": [asdict(one) for one in finding.rounds],
         "elimination": [asdict(step) for one in finding.rounds for step in one.steps],
-        "verdict": judged.to_json(circuit),
-        "overshoot": [{"site": n, "effect": e} for n, e in judged.overshoot.items()],
+        "verdict": assessed.to_json(circuit),
+        "overshoot": [{"site": n, "effect": e} for n, e in assessed.overshoot.items()],
         "curve": asdict(curve),
         "summary": {
-            "cmd": curve.cmd,
-            "cpr": curve.cpr,
+            "curve_gap": curve.gap,
+            "curve_area": curve.area,
             "k80": curve.first(0.8),
             "k95": curve.first(0.95),
             "prompts": curve.prompts,
@@ -272,13 +272,13 @@ class Ledger:
 
     def forwards(self, problem: Problem) -> dict[str, float]:
         """The cost in forward passes of the problem's prompts."""
-        one = forward_tokens(problem)
+        one = forward_tokens(problem.model, problem.batch)
         return {name: round(tokens / one, 2) for name, tokens in self.tokens.items()}
 
 
-def forward_tokens(problem: Problem) -> float:
-    """What one forward pass of a problem's prompts costs, as `unweave.cost` counts."""
-    network, inputs = problem.model.network, problem.batch.clean
+def forward_tokens(model: Model, batch: Batch) -> float:
+    """What one forward pass of some prompts costs, as `unweave.cost` counts."""
+    network, inputs = model.network, batch.clean
     body = inputs if inputs.decoder is None else inputs.decoder
     tokens = float(len(network.body.blocks) * body.mask.numel())
     if network.encoder is not None:

@@ -1,7 +1,7 @@
 """`evaluate` of a run folder: the circuit that `discover` found, on prompts that it did not use.
 
-1. The run's model and task are checked to be what they were. 2. One phase after the other is run,
-told before it begins, and saved in evaluation.json as soon as it is there. 3. A phase that is saved
+1. The run's model and task are checked to be what they were. 2. One phase after the other is
+announced, run, and saved in evaluation.json as soon as it is there. 3. A phase that is saved
 already, with the same settings, is not run again; so an evaluation that was stopped goes on.
 """
 
@@ -13,14 +13,28 @@ from functools import cached_property
 from typing import Any
 
 from unweave.circuits import Scores
+from unweave.cost import metered
 from unweave.errors import UnweaveError
-from unweave.evaluation.api import PARTS, Evaluation, coarse_sizes, complete, known_faithfulness
+from unweave.evaluation.api import (
+    PARTS,
+    SCHEMA_VERSION,
+    Evaluation,
+    coarse_sizes,
+    complete,
+    known_faithfulness,
+)
 from unweave.evaluation.checks import completeness, minimality
 from unweave.evaluation.curves import curve_sizes, faithfulness_curve
-from unweave.evaluation.faithfulness import by_ablation
-from unweave.evaluation.random_circuits import DRAWS, FRACTIONS, against, random_circuits
-from unweave.evaluation.roc import against_each
+from unweave.evaluation.faithfulness import by_ablation, by_templates
+from unweave.evaluation.random_circuits import (
+    DRAWS,
+    FRACTIONS,
+    compare_with_random,
+    random_circuits,
+)
+from unweave.evaluation.roc import roc_of_each
 from unweave.evaluation.stability import stability
+from unweave.experiments.discover import forward_tokens
 from unweave.experiments.files import plain, write_json
 from unweave.experiments.locking import locked
 from unweave.experiments.run_folder import Run, read_evaluation
@@ -44,6 +58,7 @@ class Subject:
     draws: int
     seed: int
     about: Mapping[str, str]
+    new_templates: tuple[str, ...] = ()
 
     @property
     def main(self) -> Problem:
@@ -72,8 +87,10 @@ class Subject:
 
 
 def _faithfulness(subject: Subject) -> dict[str, Any]:
+    metric = subject.main.metric([subject.circuit])[0]
     return {
-        "faithfulness": by_ablation(subject.problems, subject.circuit),
+        "faithfulness": by_ablation(subject.problems, subject.circuit, metric),
+        "templates": by_templates(subject.main, metric, subject.new_templates),
         "known": known_faithfulness(subject.main, subject.known),
     }
 
@@ -94,13 +111,16 @@ def _curve(subject: Subject) -> dict[str, Any]:
 
 def _roc(subject: Subject) -> dict[str, Any]:
     scores = subject.scores
-    return {"roc": {} if scores is None else against_each(scores, subject.known)}
+    return {"roc": {} if scores is None else roc_of_each(scores, subject.known)}
 
 
-def _chance(subject: Subject) -> dict[str, Any]:
+def _random_circuits(subject: Subject) -> dict[str, Any]:
     drawn = random_circuits(subject.main, FRACTIONS, subject.draws, subject.seed)
     own = float(subject.main.faithfulness([subject.circuit])[0])
-    return {"random": drawn, "chance": against(own, len(subject.circuit), drawn)}
+    return {
+        "random": drawn,
+        "random_circuits": compare_with_random(own, len(subject.circuit), drawn),
+    }
 
 
 def _completeness(subject: Subject) -> dict[str, Any]:
@@ -148,7 +168,9 @@ PHASES: Mapping[str, Phase] = {
     ),
     "curve": Phase("curves of the ranking", _curve, _curve_circuits),
     "roc": Phase("known circuits", _roc, lambda s: 0),
-    "chance": Phase("random circuits", _chance, lambda s: s.draws * len(FRACTIONS)),
+    "random_circuits": Phase(
+        "random circuits", _random_circuits, lambda s: s.draws * len(FRACTIONS)
+    ),
     "completeness": Phase("completeness", _completeness, lambda s: 2 * s.draws),
     "minimality": Phase("minimality", _minimality, lambda s: len(s.circuit)),
     "stability": Phase("stability", _stability, lambda s: 0),
@@ -191,10 +213,14 @@ def evaluate_run(
         if len(missing) < len(wanted):
             say(f"already there: {', '.join(done)}")
         if missing:
-            subject = _subject(run, experiment, n, draws)
-            for name, found in _run_phases(subject, missing, say):
+            one = forward_tokens(experiment.model, experiment.discovery_batch)
+            with metered() as meter:
+                subject = _subject(run, experiment, n, draws)
+            costs = {**(record.get("forwards") or {}), "set-up": round(meter.tokens / one, 2)}
+            for name, found, tokens in _run_phases(subject, missing, say):
                 done.append(name)
-                record = {**record, **found, "parts": done}
+                costs[name] = round(tokens / one, 2)  # in the unit of run.json's
+                record = {**record, **found, "parts": done, "forwards": dict(costs)}
                 write_json(path, record)
     return record
 
@@ -229,6 +255,7 @@ def _settings(run: Run, experiment: Experiment, n: int | None, draws: int) -> di
     named = "\n".join((*run.circuit.nodes, "", *ranking))
     return plain(
         {
+            "schema_version": SCHEMA_VERSION,
             "specification": run.specification.to_dict(),
             "fingerprint": experiment.fingerprint,
             "nodes": hashlib.blake2b(named.encode(), digest_size=8).hexdigest(),
@@ -243,27 +270,36 @@ def _subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Sub
     main = experiment.problem("evaluate", n or how.held_out)
     known = {str(node): node for node in main.nodes}
     problems = {name: experiment.under(main, name) for name in (how.ablation, *ABLATIONS)}
+    found = {name: problem for name, problem in problems.items() if problem is not None}
+    for problem in found.values():
+        _ = problem.reference  # now: it belongs to no phase, so that a phase always costs the same
     return Subject(
-        {name: problem for name, problem in problems.items() if problem is not None},
+        found,
         tuple(known[name] for name in run.circuit.nodes),
         run.scores,
         experiment.known(),
         draws,
         how.seed,
         {"task": how.task, "model": how.model, "method": run.circuit.method},
+        experiment.task.new_templates,
     )
 
 
 def _run_phases(
     subject: Subject, names: list[str], say: Say
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields each phase's name and what it found; the time left is told from circuits so far."""
+) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Yields each phase's name, what it found and its cost.
+
+    The time that is left is estimated from the circuits so far.
+    """
     left = [max(1, PHASES[name].circuits(subject)) for name in names]
     done, began = 0, time.monotonic()
     for index, name in enumerate(names):
         rest = sum(left[index:])
         seconds = (time.monotonic() - began) / done * rest if done else None
-        told = "" if seconds is None else f", about {seconds:.0f} s left"
-        say(f"[{index + 1}/{len(names)}] {PHASES[name].what} ({left[index]} circuits{told})")
-        yield name, subject.part(**PHASES[name].run(subject))
+        estimate = "" if seconds is None else f", about {seconds:.0f} s left"
+        say(f"[{index + 1}/{len(names)}] {PHASES[name].what} ({left[index]} circuits{estimate})")
+        with metered() as meter:
+            found = PHASES[name].run(subject)
+        yield name, subject.part(**found), meter.tokens
         done += left[index]

@@ -39,8 +39,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Writes an object whole or not at all, NaN and infinities as null."""
-    told = json.dumps(plain(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_whole(path, lambda part: part.write_text(told, "utf-8"))
+    text = json.dumps(plain(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_whole(path, lambda part: part.write_text(text, "utf-8"))
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def locked(folder: Path) -> Iterator[None]:
         UnweaveError: When it cannot be made or written, or another process uses it.
     """
     check_writable(folder)
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     path = folder / _LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def locked(folder: Path) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
-            remove_empty(*made)
+            remove_empty(*created)
 
 
 def remove_empty(*folders: Path) -> None:

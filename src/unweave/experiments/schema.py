@@ -119,7 +119,7 @@ _PAIR = each(number, 2)
 def curve(value: Any, where: str) -> None:
     """Sizes with the faithfulness at each."""
     lists = {"sizes": each(whole), **dict.fromkeys(("faithfulness", "low", "high"), each(number))}
-    figures = dict.fromkeys(("cmd", "cpr", "k80", "k95"), number)
+    figures = dict.fromkeys(("curve_gap", "curve_area", "k80", "k95"), number)
     fields(lists | figures | {"nodes": whole}, ("sizes", "faithfulness"))(value, where)
     for name in lists:
         if value.get(name) and len(value[name]) != len(value["sizes"]):
@@ -161,7 +161,7 @@ _FAITHFULNESS = named(
     )
 )
 _COMPLETENESS = fields({"mean_gap": number, "worst_gap": number, "knockouts": _KNOCKOUTS})
-_MINIMALITY = fields({"effects": named(number), "idle": _NAMES})
+_MINIMALITY = fields({"effects": named(number), "idle": _NAMES, "prompts": whole})
 
 
 def whether(value: Any, where: str) -> None:
@@ -207,7 +207,8 @@ RUN = fields(
         "verdict": fields(
             {
                 "sentence": text,
-                "faithfulness": _FAITHFULNESS,
+                "prompts": whole,
+                **dict.fromkeys(("faithfulness", "templates"), _FAITHFULNESS),
                 "random": _DRAWS,
                 "completeness": _COMPLETENESS,
                 "minimality": _MINIMALITY,
@@ -272,16 +273,17 @@ _ROC = fields(
 EVALUATION = fields(
     {
         "about": named(text),
+        "forwards": named(amount),
         "settings": named(anything),
         **dict.fromkeys(("circuit", "parts"), _NAMES),
         "ablation": text,
         **dict.fromkeys(("nodes", "size", "prompts"), whole),
-        "faithfulness": _FAITHFULNESS,
+        **dict.fromkeys(("faithfulness", "templates"), _FAITHFULNESS),
         "curves": named(curve),
         "known": named(number),
         "roc": named(_ROC),
         "random": _DRAWS,
-        "chance": fields(
+        "random_circuits": fields(
             {
                 "size": whole,
                 "faithfulness": number,

@@ -12,7 +12,7 @@ from unweave.batch import Batch
 from unweave.behaviours.accuracy import Accuracy, check_able
 from unweave.behaviours.file import SUFFIXES, find_task
 from unweave.behaviours.task import Part, Task
-from unweave.errors import UnweaveError
+from unweave.errors import NotFiniteError, UnweaveError
 from unweave.experiments.methods import Method, find_method
 from unweave.model.model import Model
 from unweave.model.weights import tensors
@@ -130,7 +130,7 @@ class Experiment:
     @cached_property
     def nodes(self) -> tuple[Site, ...]:
         """Every node that a circuit may hold."""
-        batch, how = self._discovery_batch, self.specification
+        batch, how = self.discovery_batch, self.specification
         return find_nodes(self.model, how.granularity, how.mlps, batch.clean, batch.positions)
 
     @cached_property
@@ -140,12 +140,12 @@ class Experiment:
         Raises:
             UnweaveError: When it cannot do it: there would be no behaviour to explain.
         """
-        return check_able(self.model, self._discovery_batch, self.task.name)
+        return check_able(self.model, self.discovery_batch, self.task.name)
 
     @cached_property
     def discovery(self) -> Problem:
         """The prompts to search on."""
-        problem = self._problem(self._discovery_batch, self.specification.ablation)
+        problem = self._problem(self.discovery_batch, self.specification.ablation)
         # A number of prompts that the user asked for is kept to.
         fixed = self.specification.prompts is not None
         return problem if fixed else replace(problem, draw=self.problem)
@@ -154,6 +154,11 @@ class Experiment:
     def held_out(self) -> Problem:
         """Prompts that nothing is chosen on."""
         return self.problem("evaluate", self.specification.held_out)
+
+    @cached_property
+    def check(self) -> Problem:
+        """Prompts for the evidence on single nodes: neither searched on nor reported."""
+        return self.problem("check", len(self.discovery.batch))
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
@@ -177,8 +182,8 @@ class Experiment:
         if not more:
             return self._problem(batch, how.ablation)
         points = {*more, *(node.point for node in self.nodes)}
-        built = task_ablation(self.task, self.model, batch, how.ablation, points, how.seed)
-        return Problem(self.model, batch, self.nodes, built)
+        ablation = task_ablation(self.task, self.model, batch, how.ablation, points, how.seed)
+        return Problem(self.model, batch, self.nodes, ablation)
 
     def under(self, problem: Problem, ablation: str) -> Problem | None:
         """The same prompts under another ablation; None where it cannot be built for them."""
@@ -186,6 +191,8 @@ class Experiment:
             return problem
         try:
             return self._problem(problem.batch, ablation)
+        except NotFiniteError:
+            raise
         except UnweaveError:
             return None
 
@@ -198,7 +205,8 @@ class Experiment:
         return found | {"augmented": circuit.augmented} if circuit.added else found
 
     @cached_property
-    def _discovery_batch(self) -> Batch:
+    def discovery_batch(self) -> Batch:
+        """The prompts to search on, without an ablation."""
         how = self.specification
         n = how.prompts or max(SEARCH_PROMPTS, self.task.n_discover)
         return self.task.batch(self.model, n, how.seed, "discover")

@@ -4,14 +4,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unweave.evaluation.api import chance_json
-from unweave.evaluation.random_circuits import Draws, against
+from unweave.evaluation.api import random_test_json
+from unweave.evaluation.random_circuits import Draws, compare_with_random
 
 Record = Mapping[str, Any]
 # Figures of a row that are averaged over seeds.
 FIGURES = (
-    "cmd",
-    "cpr",
+    "curve_gap",
+    "curve_area",
     "k80",
     "k95",
     "auc",
@@ -37,8 +37,8 @@ def row(cell: Record, reference: Record) -> dict[str, Any]:
         **key,
         "score": cell["score"],
         "search": cell["search"],
-        "cmd": curve["cmd"],
-        "cpr": curve["cpr"],
+        "curve_gap": curve["curve_gap"],
+        "curve_area": curve["curve_area"],
         "k80": curve["k80"],
         "k95": curve["k95"],
         "auc": roc and roc["auc"],
@@ -58,14 +58,14 @@ def row(cell: Record, reference: Record) -> dict[str, Any]:
     if "error" in reference:
         return found
     drawn = [Draws(d["size"], d["fraction"], tuple(d["faithfulness"])) for d in reference["random"]]
-    chance = chance_json(against(cell["faithfulness"], len(cell["circuit"]), drawn))
-    own = chance["own"] or {}
+    test = random_test_json(compare_with_random(cell["faithfulness"], len(cell["circuit"]), drawn))
+    own = test["own"] or {}
     return found | {
         "nodes": reference["nodes"],
-        "chance": chance,
+        "random_circuits": test,
         "beaten": own.get("beaten"),
         "farther": own.get("farther"),
-        "up_to": chance["up_to"],
+        "up_to": test["up_to"],
     }
 
 
@@ -116,13 +116,13 @@ def figures(rows: Sequence[Record], references: Sequence[Record]) -> dict[str, A
         "random_circuits_beaten": [
             {
                 **_pick(row, "size", "nodes", "faithfulness"),
-                "fractions": [share["fraction"] for share in row["chance"]["shares"]],
-                "beaten": [share["beaten"] for share in row["chance"]["shares"]],
-                "farther": [share["farther"] for share in row["chance"]["shares"]],
-                "mark": row["chance"]["mark"],
+                "fractions": [share["fraction"] for share in row["random_circuits"]["shares"]],
+                "beaten": [share["beaten"] for share in row["random_circuits"]["shares"]],
+                "farther": [share["farther"] for share in row["random_circuits"]["shares"]],
+                "mark": row["random_circuits"]["mark"],
             }
             for row in good
-            if "chance" in row
+            if "random_circuits" in row
         ],
     }
 

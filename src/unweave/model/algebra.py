@@ -156,17 +156,24 @@ def attention_mix(
     return mixed.unflatten(-2, (group, queries)).flatten(-4, -3).transpose(-3, -2)
 
 
-def pattern_of(
+def masked_scores(
     scores: Float[Tensor, "*lead head query key"], scoring: Scoring
 ) -> Float[Tensor, "*lead head query key"]:
-    """`softmax(mask(cap(scale·scores) + bias))` of raw q·k scores."""
+    """`mask(cap(scale·scores) + bias)` of raw q·k scores: what the softmax is taken of."""
     scores = scores * scoring.scale
     if scoring.softcap is not None:
         scores = activate(scores, Activation("softcap", scoring.softcap))
     if scoring.bias is not None:
         scores = scores + scoring.bias
     # A finite floor: a query that sees no key (left padding) must not turn into NaN.
-    return scores.masked_fill(~scoring.mask, torch.finfo(scores.dtype).min).softmax(-1)
+    return scores.masked_fill(~scoring.mask, torch.finfo(scores.dtype).min)
+
+
+def pattern_of(
+    scores: Float[Tensor, "*lead head query key"], scoring: Scoring
+) -> Float[Tensor, "*lead head query key"]:
+    """`softmax(mask(cap(scale·scores) + bias))` of raw q·k scores."""
+    return masked_scores(scores, scoring).softmax(-1)
 
 
 class Plain:

@@ -149,6 +149,6 @@ def _shows_bos(name: str, tokenizer: Any) -> bool:
     except Exception as error:  # the tokenizers library raises bare Exceptions
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UnweaveError(
-            f"the tokenizer of {name} cannot encode a letter ({reason}): mend it, or load with "
+            f"the tokenizer of {name} cannot encode a letter ({reason}): repair it, or load with "
             "tokenizer=…"
         ) from error

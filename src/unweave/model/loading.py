@@ -212,7 +212,7 @@ def _from_object(x: Any) -> LoadedParts:
     config = model.config
     checkpoint = Checkpoint(config.to_dict(), defaults(config), tensors, type(model).__name__)
     return LoadedParts(
-        config.model_type, checkpoint, lambda: _tokenizer_at_hand(config.name_or_path)
+        config.model_type, checkpoint, lambda: _available_tokenizer(config.name_or_path)
     )
 
 
@@ -220,11 +220,11 @@ def _name(model: Any) -> str:
     return model.config.name_or_path or type(model).__name__
 
 
-def _tokenizer_at_hand(name: str | None) -> Any | None:
+def _available_tokenizer(name: str | None) -> Any | None:
     """The tokenizer beside the weights that an object was loaded from, if it says from where."""
     if not name:
         return None
-    folder = Path(name) if Path(name).is_dir() else sources.at_hand(name)
+    folder = Path(name) if Path(name).is_dir() else sources.available(name)
     return None if folder is None else folder_tokenizer(folder)
 
 
@@ -264,10 +264,10 @@ def _gguf_source(path: Path, model: GgufModel) -> LoadedParts:
 
 
 def _from_code(name: str, options: LoadOptions) -> Model:
-    made = synthetic_models[name]()
-    parts = tokenizer_parts(made.vocabulary)
+    synthetic = synthetic_models[name]()
+    parts = tokenizer_parts(synthetic.vocabulary)
     source = LoadedParts("synthetic", None, lambda: rebuilt_tokenizer(parts), adds_bos=True)
-    return finish(name, made.network, source, options)
+    return finish(name, synthetic.network, source, options)
 
 
 def _from_onnx(path: Path) -> LoadedParts:

@@ -194,10 +194,10 @@ def config_beside(path: Path) -> dict[str, Any]:
 
 def from_hub(name: str) -> Path:
     """The local copy of a hub repository; the hub is asked only when there is none."""
-    return at_hand(name) or _fetch(name)
+    return available(name) or _fetch(name)
 
 
-def at_hand(name: str) -> Path | None:
+def available(name: str) -> Path | None:
     """The copy that the hub's own cache has, without asking the hub."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
@@ -210,7 +210,7 @@ def at_hand(name: str) -> Path | None:
     return folder if has_weights(folder) or has_tokenizer(folder) else None
 
 
-def hub_models_at_hand() -> list[str]:
+def available_hub_models() -> list[str]:
     """Names of the models that the hub's own cache has."""
     from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
@@ -220,7 +220,7 @@ def hub_models_at_hand() -> list[str]:
     except CacheNotFound:
         return []
     names = sorted(r.repo_id for r in repositories if r.repo_type == "model")
-    return [name for name in names if (folder := at_hand(name)) and has_weights(folder)]
+    return [name for name in names if (folder := available(name)) and has_weights(folder)]
 
 
 def _fetch(name: str) -> Path:
@@ -258,7 +258,7 @@ def _unreachable(name: str, error: Exception) -> str:
 
 def _suggestion(name: str) -> str:
     known = {*BUNDLED, *synthetic_models, *LENS_NAMES, *_WELL_KNOWN}
-    return nearest(name, known, otherwise="`unweave models` lists what is at hand")
+    return nearest(name, known, otherwise="`unweave models` lists what is available")
 
 
 def _weights(name: str, files: list[str]) -> list[str]:

@@ -40,7 +40,7 @@ def unreadable(folder: Path, error: BaseException) -> BaseException:
             "pip install 'unweave[sentencepiece]'"
         )
     return UnweaveError(
-        f"the tokenizer in {folder} cannot be read: {reason(error)}; mend it, or load with "
+        f"the tokenizer in {folder} cannot be read: {reason(error)}; repair it, or load with "
         "tokenizer=…"
     )
 

@@ -73,7 +73,7 @@ def keep_masks(
     kept: dict[tuple, tuple[Site, list[tuple[int, int]]]] = {}
     for row, circuit in enumerate(circuits):
         for site in circuit:
-            key = (site.position, site.point.stack)
+            key = (site.position, site.point.stack, _reads_memory(site.point))
             places = kept.setdefault(key, (site, []))[1]
             places.append((row, first[site.point] + (site.unit or 0)))
     device = batch.clean.mask.device
@@ -87,11 +87,16 @@ def keep_masks(
         flat = flat.to(device)
         where = position_mask(site, batch.clean, batch.positions)
         for point, start in first.items():
-            if point.stack != site.point.stack:
+            if (point.stack, _reads_memory(point)) != (site.point.stack, _reads_memory(site.point)):
                 continue
             here = flat[:, None, None, start : start + model.units(point)]
             masks[point] = masks[point] | (here if where is None else here & where[..., None])
     return masks
+
+
+def _reads_memory(point: Point) -> bool:
+    """Whether an activation of the decoder has the encoder's positions."""
+    return point.kind in ("ck", "cv")
 
 
 def run_circuits(

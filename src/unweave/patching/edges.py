@@ -43,7 +43,7 @@ class EdgePatch(Plain):
 
     graph: Graph
     blocks: tuple[Block, ...]
-    removed: Removed
+    removed: Removed | Float[Tensor, "circuit destination source"]
     ablation: Ablation
     batch: int
     reads: Int[Tensor, "row 1"]

@@ -79,20 +79,23 @@ class _Runs:
         where = {
             (stage.stack, stage.layer): i
             for i, stage in enumerate(self._stages(1))
-            if stage.layer is not None
+            if stage.layer is not None or stage.name.endswith("embed")
         }
         found = defaultdict(list)
         for number, node in enumerate(nodes):
-            found[where[node.point.stack, node.point.layer]].append(number)
+            layer = None if node.point.kind == "embed" else node.point.layer
+            found[where[node.point.stack, layer]].append(number)
         return found
 
     def flipped(self, begin: int, nodes: Sequence[Site]) -> Float[Tensor, "node batch"]:
         circuits = [tuple(self.circuit ^ {node}) for node in nodes]
         ops, entering = self._patch(circuits), self.entering[begin]
-        assert entering is not None
-        stream = Stream(_repeat(entering.x, len(nodes)), _maybe(entering.memory, len(nodes)))
+        stream = None
+        if entering is not None:
+            stream = Stream(_repeat(entering.x, len(nodes)), _maybe(entering.memory, len(nodes)))
         for stage in self._stages(len(nodes))[begin:]:
             stream = stage.apply(ops, stream)
+        assert stream is not None
         return self.batch.readout.measure(stream.x[:, 0].unflatten(0, (len(nodes), -1)))
 
     def _patch(self, circuits: Sequence[tuple[Site, ...]]) -> Patch:

@@ -17,7 +17,7 @@ from torch import Tensor
 from unweave.experiments.files import plain
 from unweave.report.circuit_files import edge_parts
 from unweave.report.folder import ShownRun
-from unweave.report.layout import Places, context_index, places
+from unweave.report.layout import NodeLayout, context_index, node_layout
 from unweave.report.prompts import patterns, prompts
 
 CORE = 150  # of this many first nodes every pair is kept
@@ -51,14 +51,14 @@ def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
         room: None for the whole room of a page.
     """
     room, record = room or Room(), run.record
-    found = places(run.ranking, run.example)
+    found = node_layout(run.ranking, run.example)
     index = {site: i for i, site in enumerate(run.ranking)}
     pairs, missing_pairs = _pairs(run, index, room.pairs)
     edges, missing_edges = _circuit_edges(run, index)
     attention, missing_heads = patterns(run, room.patterns)
     texts = {split: prompts(run, split, room.prompts) for split in ("discover", "evaluate")}
     left_out = [missing_pairs, missing_edges, missing_heads]
-    left_out += [told for _, told in texts.values()]
+    left_out += [note for _, note in texts.values()]
     return plain(
         {
             "name": run.name,
@@ -89,7 +89,7 @@ def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
             "comparison": run.comparison,
             "patterns": attention,
             "prompts": {split: data for split, (data, _) in texts.items()},
-            "left_out": [told for told in left_out if told],
+            "left_out": [note for note in left_out if note],
         }
     )
 
@@ -117,16 +117,14 @@ def effects(run: ShownRun) -> tuple[dict[str, Any], int | None]:
     circuit.json knows it with an interval; else the verdict or an evaluation measured it.
     """
     known = {site: f["effect"] for site, f in run.facts.items() if f.get("effect") is not None}
-    if known:
-        return known, run.held_out
     verdict = (run.record.get("verdict") or {}).get("minimality") or {}
-    if verdict.get("effects"):
-        return dict(verdict["effects"]), run.held_out
+    if known or verdict.get("effects"):
+        return known or dict(verdict["effects"]), verdict.get("prompts")
     evaluated = run.evaluation.get("minimality") or {}
     return dict(evaluated.get("effects") or {}), run.evaluation.get("prompts")
 
 
-def _nodes(run: ShownRun, found: Places) -> dict[str, Any]:
+def _nodes(run: ShownRun, found: NodeLayout) -> dict[str, Any]:
     order = {p: i for i, p in enumerate(found.positions)}
     spread: dict[str, float] = {}
     scores = run.scores
@@ -153,10 +151,10 @@ def _nodes(run: ShownRun, found: Places) -> dict[str, Any]:
         )
     columns: dict[str, Any] = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
     # Columns that say nothing take no room.
-    told = {k: v for k, v in columns.items() if k in _PLACED or any(x is not None for x in v)}
+    filled = {k: v for k, v in columns.items() if k in _PLACED or any(x is not None for x in v)}
     if not rows:
-        told = {key: [] for key in _PLACED}
-    return {**told, "prompts_of_effects": prompts_of_effects if falls else None}
+        filled = {key: [] for key in _PLACED}
+    return {**filled, "prompts_of_effects": prompts_of_effects if falls else None}
 
 
 _PLACED = ("site", "kind", "row", "unit", "position", "score", "spread")
@@ -198,8 +196,8 @@ def _pairs(
             values[s].append(short(value, 3))
         found[name] = {"targets": targets, "values": values}
         kept, every = kept + len(order), every + int((matrix != 0).sum())
-    told = f"relevance of {every - kept} of {every} pairs of nodes, the weakest"
-    return found, told if kept < every else ""
+    note = f"relevance of {every - kept} of {every} pairs of nodes, the weakest"
+    return found, note if kept < every else ""
 
 
 def strongest(matrix: Float[Tensor, "source target"], rows: Tensor, columns: Tensor) -> Tensor:
@@ -250,5 +248,6 @@ def _by_index(values: Mapping[str, Any], index: Mapping[str, int]) -> list[float
 
 def _evaluation(record: Mapping[str, Any]) -> dict[str, Any]:
     names = ("prompts", "nodes", "ablation", "faithfulness", "curves", "known", "roc", "random")
-    tests = ("chance", "completeness", "minimality", "stability")
+    names += ("templates",)
+    tests = ("random_circuits", "completeness", "minimality", "stability")
     return {name: record[name] for name in (*names, *tests) if record.get(name)}

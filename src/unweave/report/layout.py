@@ -28,7 +28,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Places:
+class NodeLayout:
     """All nodes of a run.
 
     Args:
@@ -44,7 +44,7 @@ class Places:
     by_site: Mapping[str, Place]
 
 
-def places(names: Iterable[str], prompt: Mapping[str, Any] | None = None) -> Places:
+def node_layout(names: Iterable[str], prompt: Mapping[str, Any] | None = None) -> NodeLayout:
     """Gives every node its place.
 
     Args:
@@ -70,11 +70,11 @@ def places(names: Iterable[str], prompt: Mapping[str, Any] | None = None) -> Pla
     heads = [p.unit for p in found.values() if p.kind in ("head", "cross") and p.unit is not None]
     positions = {p.position for p in found.values() if p.position is not None}
     ordered = _in_order(positions, prompt or {})
-    return Places(tuple(names_of_rows), max(heads, default=-1) + 1, ordered, found)
+    return NodeLayout(tuple(names_of_rows), max(heads, default=-1) + 1, ordered, found)
 
 
 def context_index(position: str | int | None, prompt: Mapping[str, Any]) -> int | None:
-    """The token of a prompt that a position stands for; None when that cannot be told."""
+    """The token of a prompt that a position stands for; None where there is none."""
     tokens = prompt.get("tokens") or []
     named = prompt.get("positions")
     index = named.get(position) if isinstance(named, Mapping) else None
@@ -117,7 +117,7 @@ def _in_order(positions: Iterable[str | int], prompt: Mapping[str, Any]) -> tupl
 
 
 def head_grid(
-    values: Mapping[str, float | None], found: Places, position: str | int | None = None
+    values: Mapping[str, float | None], found: NodeLayout, position: str | int | None = None
 ) -> list[list[float | None]]:
     """Values as layers × (heads, then the MLP), summed over positions unless one is named."""
     width = found.heads + any(p.kind == "mlp" for p in found.by_site.values())
@@ -140,7 +140,7 @@ def _column(place: Place, heads: int) -> int | None:
     return place.unit if place.kind == "head" else None
 
 
-def column_names(found: Places) -> Sequence[str]:
+def column_names(found: NodeLayout) -> Sequence[str]:
     """What stands below a grid of `head_grid`."""
     mlp = any(p.kind == "mlp" for p in found.by_site.values())
     return [*map(str, range(found.heads)), *(["MLP"] if mlp else [])]

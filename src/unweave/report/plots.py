@@ -11,7 +11,7 @@ from unweave.errors import UnweaveError
 from unweave.report.circuit_files import edge_ends
 from unweave.report.data import effects, short
 from unweave.report.folder import ShownRun
-from unweave.report.layout import Place, Places, column_names, head_grid, places
+from unweave.report.layout import NodeLayout, Place, column_names, head_grid, node_layout
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -166,16 +166,16 @@ def _roc(run: ShownRun, axes: "Axes", look: Look) -> None:
     axes.legend(loc="lower right")
 
 
-def _chance(run: ShownRun, axes: "Axes", look: Look) -> None:
-    chance = run.evaluation.get("chance")
-    if not chance:
+def _random_circuits(run: ShownRun, axes: "Axes", look: Look) -> None:
+    test = run.evaluation.get("random_circuits")
+    if not test:
         raise _missing(run, "test against random circuits")
-    sizes = [share["fraction"] for share in chance["shares"]]
+    sizes = [share["fraction"] for share in test["shares"]]
     for name, label in (("beaten", "less faithful"), ("farther", "farther from 1")):
-        values = [share[name] for share in chance["shares"]]
+        values = [share[name] for share in test["shares"]]
         axes.plot(sizes, values, marker="o", markersize=3, label=label)
-    axes.axhline(chance["mark"], color=GREY, linestyle=":", linewidth=0.8)
-    axes.text(0.02, chance["mark"] + 0.02, f"q* = {chance['mark']:g}", color=GREY, fontsize=7)
+    axes.axhline(test["mark"], color=GREY, linestyle=":", linewidth=0.8)
+    axes.text(0.02, test["mark"] + 0.02, f"q* = {test['mark']:g}", color=GREY, fontsize=7)
     axes.set(xlabel="size of the random circuits", ylabel="share beaten")
     axes.set(xlim=(0, 1.02), ylim=(0, 1.05))
     axes.xaxis.set_major_formatter("{x:.0%}")
@@ -184,7 +184,7 @@ def _chance(run: ShownRun, axes: "Axes", look: Look) -> None:
 
 
 def _heatmap(run: ShownRun, axes: "Axes", look: Look) -> None:
-    found = places(run.ranking, run.example)
+    found = node_layout(run.ranking, run.example)
     steps = run.rounds
     if steps and look.round > len(steps):
         raise UnweaveError(f"--round {look.round}: the run had {len(steps)} rounds")
@@ -221,7 +221,7 @@ def _circuit(run: ShownRun, axes: "Axes", look: Look) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     chosen = list(run.ranking[: look.nodes or run.circuit.size])
-    found = places(run.ranking, run.example)
+    found = node_layout(run.ranking, run.example)
     spots = {s: _spot(found.by_site[s], found) for s in chosen if s in found.by_site}
     untested = _strongest(run, spots, 80) if look.relevance else []
     lines = [(s, t, part, GREY) for s, t, part in untested]
@@ -257,8 +257,8 @@ def _circuit(run: ShownRun, axes: "Axes", look: Look) -> None:
     axes.set_yticks(range(0, len(found.rows), every), found.rows[::every])
     axes.set(xlim=(-0.6, max(1, len(names)) - 0.3), ylim=(-0.8, max(1, len(found.rows)) - 0.2))
     axes.set(xlabel="position" if found.positions else "head", ylabel="layer")
-    told = "effect on faithfulness" if falls else "score"
-    axes.set_title(f"size: {told}; orange: below 0", fontsize=6, color=GREY, loc="left")
+    measure = "effect on faithfulness" if falls else "score"
+    axes.set_title(f"size: {measure}; orange: below 0", fontsize=6, color=GREY, loc="left")
 
 
 def _colour(value: float) -> str:
@@ -278,7 +278,7 @@ def _edges(run: ShownRun, spots: Mapping[str, Any]) -> list[tuple[str, str, floa
     return [(s, t, v, abs(v) / top) for s, t, v in found]
 
 
-def _spot(place: Place, found: Places) -> tuple[float, float]:
+def _spot(place: Place, found: NodeLayout) -> tuple[float, float]:
     y = place.row + (0.4 if place.kind in ("mlp", "neuron") else 0.0)
     column = float(found.heads) if place.kind in ("mlp", "neuron") else float(place.unit or 0)
     if place.position is None:
@@ -308,7 +308,7 @@ def _strongest(run: ShownRun, spots: Mapping[str, Any], most: int) -> list[tuple
 FIGURES: Mapping[str, tuple[Callable[[ShownRun, "Axes", Look], None], float]] = {
     "roc": (_roc, 1.0),
     "faithfulness": (_faithfulness, 0.7),
-    "chance": (_chance, 0.7),
+    "random_circuits": (_random_circuits, 0.7),
     "heatmap": (_heatmap, 1.1),
     "circuit": (_circuit, 1.3),
 }

@@ -105,11 +105,11 @@ def patterns(run: ShownRun, room: int) -> tuple[dict[str, Any], str]:
             if room >= 0:
                 data[head][i] = _bytes(pattern)
                 kept += 1
-    told = f"attention: {every - kept} of {every} patterns" if kept < every else ""
+    note = f"attention: {every - kept} of {every} patterns" if kept < every else ""
     return {
         "tokens": _tokens(found[0]),
         "data": {head: _cut(texts) for head, texts in data.items() if any(texts)},
-    }, told
+    }, note
 
 
 def _cut(texts: list[str | None]) -> list[str | None]:

@@ -22,7 +22,15 @@ from unweave.roles.interventions import (
     without_feeders,
 )
 from unweave.roles.measurements import Figure, Measurements, Shift
-from unweave.roles.places import along, by_label, by_token, main_position, matters, unit_of, varies
+from unweave.roles.positions import (
+    along,
+    by_label,
+    by_token,
+    main_position,
+    matters,
+    unit_of,
+    varies,
+)
 from unweave.roles.runs import Cost, Runner, Seen, ablated, observe
 from unweave.roles.writes import (
     candidates,
@@ -73,7 +81,7 @@ def _checked(problem: Problem, nodes: Sequence[Site | str]) -> tuple[Site, ...]:
     for site in sites:
         problem.model.check_site(site)
         if site.point.kind not in ("z", "mlp"):
-            raise UnweaveError(f"{site} is neither a head nor an MLP: roles are told for those")
+            raise UnweaveError(f"{site} is neither a head nor an MLP: roles are for those")
     return tuple(sorted(sites, key=lambda site: (site.point.depth, site.unit or 0)))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from unweave.roles.definitions import Check
 from unweave.roles.measure import MOST_NAMED, NAMED
 from unweave.roles.measurements import Figure, Measurements
-from unweave.roles.places import ELSEWHERE
+from unweave.roles.positions import ELSEWHERE
 
 _BRANCHES = {"q": "query", "k": "key", "v": "value", "": "output"}
 _RELATIONS = {

@@ -68,7 +68,7 @@ def score_edges(problem: Problem, options: Options) -> EdgeScores:
         batch, ablation = problem.batch.select(part), problem.ablation.select(part)
         if on == "inputs":
             gradients = EdgeGradients(model, batch, graph)
-            runs = [gradients.add(given) for given in _input_path(model, batch, steps)]
+            runs = [gradients.add(given) for given in input_path(model, batch, steps)]
             scores = matrix_of(gradients, contributions(model, graph, batch, ablation, runs[-1]))
         else:
             scores = _edges_on_activations(model, graph, batch, ablation, steps)
@@ -88,7 +88,7 @@ def _checked(problem: Problem, options: Options) -> tuple[int, str]:
     return steps, on
 
 
-def _input_path(model: Model, batch: Batch, steps: int) -> Iterator[dict[Point, Tensor]]:
+def input_path(model: Model, batch: Batch, steps: int) -> Iterator[dict[Point, Tensor]]:
     """What enters the first layer at each step; the last is the clean run's own."""
     points = [Point("embed")]
     if model.network.encoder is not None:
@@ -103,7 +103,7 @@ def _on_inputs(
     problem: Problem, batch: Batch, steps: int
 ) -> tuple[dict[Point, Tensor], dict[Point, Tensor]]:
     total, values = {}, {}
-    for given in _input_path(problem.model, batch, steps):
+    for given in input_path(problem.model, batch, steps):
         gradients, values, _ = metric_gradients(problem.model, batch, problem.points, given=given)
         total = {p: total[p] + g for p, g in gradients.items()} if total else gradients
     return total, values

@@ -125,7 +125,7 @@ class EdgeGradients:
         self, layer: int, w: Attention, ops: EdgeTap, found: dict[Key, Tensor]
     ) -> None:
         pre = ops.norms.get((layer, "attention.pre"))
-        scale = None if pre is None else _standard(*pre)[1]
+        scale = None if pre is None else _normalised(*pre)[1]
         inner = []
         for branch, linear in (("q", w.q), ("k", w.k), ("v", w.v)):
             g = found[layer, branch]
@@ -135,7 +135,7 @@ class EdgeGradients:
                 inner.append((held * g).sum(-1).flatten(0, 1).T / pre[0].shape[-1])
             _accumulate(self.scaled, (layer, branch), g.flatten(0, 1).transpose(0, 1))
         if pre is not None:
-            self.along[layer].append((_standard(*pre)[0].flatten(0, 1), torch.cat(inner)))
+            self.along[layer].append((_normalised(*pre)[0].flatten(0, 1), torch.cat(inner)))
 
     def attention(self, layer: int) -> Float[Tensor, "destination token d_model"]:
         """The gradient at the residual stream as each q, k and v of a layer reads it."""
@@ -155,7 +155,7 @@ def _accumulate(sums: dict[Key, Tensor], key: Key, x: Tensor) -> None:
     sums[key] = sums[key] + x if key in sums else x
 
 
-def _standard(x: Float[Tensor, "*lead d"], w: Norm) -> tuple[Tensor, Float[Tensor, "*lead 1"]]:
+def _normalised(x: Float[Tensor, "*lead d"], w: Norm) -> tuple[Tensor, Float[Tensor, "*lead 1"]]:
     """x̂ and 1/σ of a norm."""
     if w.kind == "layer":
         x = x - x.mean(-1, keepdim=True)
@@ -169,7 +169,7 @@ def _through_norm(
     """Jᵀg = (g′ − x̂·mean(g′x̂))/σ with g′ = g·gain, centred for LayerNorm."""
     if norm is None:
         return g
-    (x_hat, scale), w = _standard(*norm), norm[1]
+    (x_hat, scale), w = _normalised(*norm), norm[1]
     g = g if w.gain is None else g * w.gain
     g = g - g.mean(-1, keepdim=True) if w.kind == "layer" else g
     return (g - x_hat * (g * x_hat).mean(-1, keepdim=True)) * scale
@@ -237,7 +237,7 @@ def contributions(
             torch.bmm(delta.flatten(0, 1).transpose(0, 1), weight, out=out.flatten(1, 2))
             if (point.layer, "attention.post") in clean.norms:
                 before, norm = clean.norms[point.layer, "attention.post"]
-                out.mul_(_standard(before, norm)[1])
+                out.mul_(_normalised(before, norm)[1])
                 out.copy_(_folded(out.flatten(0, -2), norm).view_as(out))
         else:
             out.copy_(delta[None])

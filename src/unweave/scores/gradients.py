@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from unweave.ablation import Ablation, position_mask
+from unweave.ablation import Ablation, position_mask, side_of
 from unweave.batch import Batch
 from unweave.cost import with_backward
 from unweave.model.algebra import Plain
@@ -126,8 +126,7 @@ def ablation_of(
     ablation: Ablation, point: Point, x: Float[Tensor, "batch left *unit"], batch: Batch
 ) -> Float[Tensor, "batch left *unit"]:
     """The ablation of an activation that holds all positions, or only the one that is read."""
-    side = batch.clean if batch.clean.decoder is None or point.stack else batch.clean.decoder
-    cut = x.shape[1] < side.mask.shape[1]
+    cut = x.shape[1] < side_of(point, batch.clean).mask.shape[1]
     return ablation.at(point, x, batch.readout.read[:, None] if cut else None)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unweave.ablation import Ablation
 from unweave.batch import Batch
-from unweave.errors import UnweaveError
+from unweave.errors import NotFiniteError, UnweaveError
 from unweave.estimates import Estimate, estimate
 from unweave.model.model import Model
 from unweave.patching.circuits import run_circuits
@@ -39,11 +39,18 @@ class Reference:
         """m(M) − m(∅).
 
         Raises:
-            UnweaveError: When ablation does not move the metric by more than rounding.
+            UnweaveError: When ablation does not move the metric by more than rounding, or the
+                metric is not finite.
         """
         scale = self.full.double().mean() - self.empty.double().mean()
         size = float(torch.maximum(self.full.abs(), self.empty.abs()).double().mean())
-        if not math.isfinite(float(scale)) or abs(float(scale)) <= _NO_SCALE * size:
+        if not math.isfinite(float(scale)):
+            raise NotFiniteError(
+                f"the metric is {float(self.full.mean()):.4g} for the whole model and "
+                f"{float(self.empty.mean()):.4g} with every node ablated: look for NaN or infinite "
+                "values in the model's weights"
+            )
+        if abs(float(scale)) <= _NO_SCALE * size:
             raise UnweaveError(
                 f"ablating every node leaves the metric at {float(self.empty.mean()):.4g} of "
                 f"{float(self.full.mean()):.4g}: there is no effect to be faithful to; choose "
@@ -51,7 +58,7 @@ class Reference:
             )
         return scale.to(self.full.dtype)
 
-    def select(self, examples: slice) -> "Reference":
+    def select(self, examples: slice | Int[Tensor, " n"]) -> "Reference":
         """The same for a part of the examples."""
         return Reference(self.full[examples], self.empty[examples])
 

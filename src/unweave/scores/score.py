@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.circuits import EdgeScores, Scores
-from unweave.errors import UnweaveError
+from unweave.errors import NotFiniteError, UnweaveError
 from unweave.graph import Graph
 from unweave.options import Option, Options, filled
 from unweave.registry import Registry
@@ -38,9 +38,18 @@ class Score:
         """Rates the nodes of a problem.
 
         Raises:
-            UnweaveError: For an unknown option, or a value outside its meaning.
+            UnweaveError: For an unknown option, a value outside its meaning, or an ablation or
+                score that is not finite.
         """
-        return self.nodes(problem, self.filled(options or {}))
+        problem.ablation.check_finite()
+        found = self.nodes(problem, self.filled(options or {}))
+        if not found.values.isfinite().all():
+            name = found.sources[int((~found.values.isfinite()).nonzero()[0])]
+            raise NotFiniteError(
+                f"score {self.name} of {name} is not finite: look for NaN or infinite values in "
+                "the model's weights"
+            )
+        return found
 
     def run_edges(self, problem: Problem, options: Options | None = None) -> EdgeScores:
         """Rates every edge of the problem's model.

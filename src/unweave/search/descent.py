@@ -27,6 +27,7 @@ class DescentSettings:
             below this.
         margin: Past the best circuit by this much, the way down ends.
         returning: How many of the nodes that left last may come back.
+        halvings: How often a price may be halved at which no circuit is faithful.
         smallest_pool: Models with fewer nodes are searched whole.
         rounding: A smaller difference in loss may be float32's.
     """
@@ -36,6 +37,7 @@ class DescentSettings:
     good: float = 0.2
     margin: float = 0.1
     returning: int = 8
+    halvings: int = 2
     smallest_pool: int = 12
     rounding: float = 1e-6
 

@@ -5,9 +5,9 @@ that costs nothing. 3. One or two nodes leave at a time, always what is missed l
 on the way is kept, so that sizes can be weighed against losses. 4. The circuit with the smallest
 `loss + price·size` is polished by single changes. 5. It is checked on prompts that the search did
 not use: if it is not faithful there, or the figure is not precise, the search takes more prompts
-and polishes on. 6. If it is not faithful where it was found either, the next best nodes join and it
-goes on. 7. The others follow in the order in which they left, or so that faithfulness stays near 1
-(`order=measured`).
+and polishes on; where that does not help, at a lower price. 6. If it is not faithful where it was
+found either, the next best nodes join and it goes on. 7. The others follow in the order in which
+they left, or so that faithfulness stays near 1 (`order=measured`).
 
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 import torch
 
 from unweave.circuits import Scores
+from unweave.estimates import Estimate
 from unweave.options import Option, Options
 from unweave.progress import progress
 from unweave.scores.problem import Problem
@@ -47,13 +48,23 @@ class _State:
     Args:
         prompts: How many prompts the circuit was polished on so far; 0 before that.
         circuit: The polished circuit.
+        halved: How often the price was halved, since a circuit at the full one was not faithful.
     """
 
     rounds: list[Round] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     prompts: int = 0
     circuit: list[str] = field(default_factory=list)
+    halved: int = 0
     ranking: list[str] = field(default_factory=list)
+
+
+_PLAIN = (
+    "prompts",
+    "circuit",
+    "halved",
+    "ranking",
+)  # fields of a state that JSON keeps as they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +127,7 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
     while not _finished(state, options, len(ranking), pool):
         fresh = ranking[len(state.rounds) * pool :][:pool]
         state.rounds.append(_round(run, fresh))
-        state.steps, state.prompts, state.circuit = [], 0, []
+        state.steps, state.prompts, state.circuit, state.halved = [], 0, [], 0
         run.save()
     best = min(state.rounds, key=lambda one: one.loss)
     if not state.ranking:
@@ -135,7 +146,7 @@ def _read(checkpoint: SavedState) -> _State:
         return _State()
     rounds = [Round.from_dict(one) for one in record["rounds"]]
     steps = [step_from_dict(step) for step in record["steps"]]
-    return _State(rounds, steps, record["prompts"], record["circuit"], record["ranking"])
+    return _State(rounds, steps, *(record[name] for name in _PLAIN))
 
 
 def _finished(state: _State, options: Options, count: int, pool: int) -> bool:
@@ -196,27 +207,40 @@ def _descend(run: _Run, joined: tuple[Site, ...]) -> None:
 
 
 def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
-    """Polishes the circuit, on more and more prompts until the check holds."""
+    """Polishes the circuit, on more and more prompts until the check holds.
+
+    Where it does not hold on the most prompts either, nodes are too dear: being faithful comes
+    before being small, so the price is halved, a few times at most.
+    """
     state, options = run.state, run.options
     order = nested(joined, state.steps)
     while True:
-        if state.prompts and (state.prompts >= run.most or _holds(run, state)):
-            return tuple(map(parse, state.circuit))
+        found = _checked(run, state)
+        if found is not None:
+            near = abs(1 - found.value) <= options["tolerance"]
+            if near and (found.half <= options["precision"] or state.prompts >= run.most):
+                break
+            if not near and state.prompts >= run.most:
+                if state.halved == SETTINGS.halvings:
+                    break
+                state.halved += 1
         wider = min(run.most, 2 * state.prompts or run.start)
         problem, own = run.on(wider), set(state.circuit)
         left = [node for node in order if str(node) not in own]
-        circuit = tuple(map(parse, state.circuit))
-        kept = polish(problem, circuit, left, Loss.of(problem), options["price"], limit)
+        circuit, price = tuple(map(parse, state.circuit)), options["price"] / 2**state.halved
+        kept = polish(problem, circuit, left, Loss.of(problem), price, limit)
         state.prompts, state.circuit = wider, list(map(str, kept))
         run.save()
+    return tuple(map(parse, state.circuit))
 
 
-def _holds(run: _Run, state: _State) -> bool:
-    """Whether the circuit is faithful on as many check prompts, and the figure is precise."""
-    check = run.check(state.prompts)
-    found = check.reference.estimate(check.metric([tuple(map(parse, state.circuit))])[0])
-    near = abs(1 - found.value) <= run.options["tolerance"]
-    return near and found.half <= run.options["precision"]
+def _checked(run: _Run, state: _State) -> Estimate | None:
+    """Faithfulness of the polished circuit on as many check prompts; without any to draw, on the
+    search's own. None before there is one to check."""
+    if not state.prompts:
+        return None
+    check = run.check(state.prompts) if run.problem.draw else run.on(state.prompts)
+    return check.reference.estimate(check.metric([tuple(map(parse, state.circuit))])[0])
 
 
 def polish(

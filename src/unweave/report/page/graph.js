@@ -247,7 +247,7 @@ const NODE_COLOURS = {
 
 const NODE_RINGS = {effect: "faithfulness rises without the node", score: "the node lowers the metric (score below 0)"};
 
-/** What colours and lines mean in the view at hand. */
+/** What colours and lines mean in this view. */
 function graphLegend(host, run, net, {size, relevance, colours, hidden}, toggle) {
   const key = (kind, text) => el("span", {}, el("i", {class: kind}), text);
   const [up, down] = NODE_COLOURS[size];

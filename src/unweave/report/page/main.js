@@ -1,4 +1,4 @@
-// Reads the data and starts the panels of the page at hand.
+// Reads the data and starts the panels of the page.
 
 /** The button, and what makes plotly's colours old: it takes them as they are, not from the style sheet. */
 function wireTheme() {

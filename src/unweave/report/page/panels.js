@@ -1,4 +1,4 @@
-// Faithfulness, ROC and runtime, and the test against chance.
+// Faithfulness, ROC and runtime, and the test against test.
 
 /** Every line there is for the faithfulness chart. */
 function faithfulnessLines(run) {
@@ -119,14 +119,14 @@ function runtimePanel(host, run) {
 }
 
 function chancePanel(host, run) {
-  const {chance} = run.evaluation, random = randomCircuits(run);
-  const shares = asList(asMap(chance).shares);
+  const test = run.evaluation.random_circuits, random = randomCircuits(run);
+  const shares = asList(asMap(test).shares);
   if (!shares.length && !random.length) return empty(host, "The circuit was not tested against random circuits yet:", run.commands.evaluate);
   const spread = el("div"), beaten = el("div");
-  const own = shares.length ? chance : {size: run.size, faithfulness: run.faithfulness};
+  const own = shares.length ? test : {size: run.size, faithfulness: run.faithfulness};
   const of = shares.length ? `${prompts(run.evaluation.prompts, "held-out")} (evaluate)` : prompts(run.held_out, "held-out");
   const told = shares.length
-    ? `At faithfulness ${num(chance.faithfulness)} on ${of} with ${chance.size} nodes it is more faithful than ${percent(chance.mark)} of random circuits up to ${percent(chance.up_to)} of the model, and closer to 1 than ${percent(chance.mark)} of them up to ${percent(chance.up_to_farther)}.`
+    ? `At faithfulness ${num(test.faithfulness)} on ${of} with ${test.size} nodes it is more faithful than ${percent(test.mark)} of random circuits up to ${percent(test.up_to)} of the model, and closer to 1 than ${percent(test.mark)} of them up to ${percent(test.up_to_farther)}.`
     : `Random circuits on ${of}; the test at every size takes `;
   host.replaceChildren(el("p", {}, told, shares.length ? null : el("code", {}, run.commands.evaluate)), el("div", {class: "two"}, shares.length ? beaten : null, spread));
   const share = {range: [0, 1], format: percent, tickformat: ".0%"};
@@ -136,7 +136,7 @@ function chancePanel(host, run) {
       title: "Share of random circuits beaten, by their size", aspect: 0.7,
       x: {label: "size of the random circuits", ...share}, y: {label: "share beaten", ...share},
       lines: [{name: "less faithful", x, y: shares.map((s) => s.beaten)}, {name: "farther from 1", x, y: shares.map((s) => s.farther), dash: true}],
-      marks: [{on: "y", at: chance.mark, label: "q* = " + num(chance.mark)}],
+      marks: [{on: "y", at: test.mark, label: "q* = " + num(test.mark)}],
       table: dataTable("The test as a table", ["size", "of the model", "random circuits", "less faithful", "farther from 1"],
         shares.map((s) => [num(s.size), percent(s.fraction), num(s.draws), percent(s.beaten), percent(s.farther)])),
     });

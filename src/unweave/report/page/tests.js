@@ -3,24 +3,24 @@
 function testsPanel(host, run, net) {
   const ev = run.evaluation, verdict = asMap(run.verdict);
   const table = curveTable(run);
-  const parts = [completenessPart(ev.completeness ?? verdict.completeness, ev.completeness ? run.evaluation.prompts : run.held_out),
+  const parts = [completenessPart(ev.completeness ?? verdict.completeness, ev.completeness ? run.evaluation.prompts : verdict.prompts),
     effectsPart(run, net), stabilityPart(ev.stability)].filter(Boolean);
   host.replaceChildren(...(table ? [table] : []));
   if (parts.length) host.append(el("div", {class: "two"}, parts));
-  const lacking = [["completeness", ev.completeness ?? verdict.completeness], ["minimality", run.nodes.prompts_of_effects], ["stability", ev.stability], ["curves under other ablations", ev.curves]]
+  const lacking = [["completeness", ev.completeness ?? verdict.completeness], ["minimality", run.nodes.effect], ["stability", ev.stability], ["curves under other ablations", ev.curves]]
     .filter(([, found]) => !found).map(([name]) => name);
   if (lacking.length) host.append(el("p", {class: "empty"}, `Not measured yet: ${lacking.join(", ")}. `, el("code", {}, run.commands.evaluate)));
 }
 
 function curveTable(run) {
   const curves = Object.entries(asMap(run.evaluation.curves)), own = asMap(run.summary);
-  if (!curves.length && !isNumber(own.cmd)) return null;
-  const row = (name, c) => el("tr", {}, el("th", {scope: "row"}, name), [num(c.cmd), num(c.cpr), num(c.k80), num(c.k95)].map((v) => el("td", {}, v)));
+  if (!curves.length && !isNumber(own.curve_gap)) return null;
+  const row = (name, c) => el("tr", {}, el("th", {scope: "row"}, name), [num(c.curve_gap), num(c.curve_area), num(c.k80), num(c.k95)].map((v) => el("td", {}, v)));
   return el("div", {}, el("h4", {}, "The whole ranking"), el("div", {class: "scroll"}, el("table", {class: "compare", id: "areas"},
-    el("thead", {}, el("tr", {}, ["curve", "CMD", "CPR", "k80", "k95"].map((t) => el("th", {scope: "col"}, t)))),
-    el("tbody", {}, isNumber(own.cmd) ? row(`discover, ${prompts(asMap(run.curve).prompts, "held-out")}`, own) : null,
+    el("thead", {}, el("tr", {}, ["curve", "curve gap", "curve area", "k80", "k95"].map((t) => el("th", {scope: "col"}, t)))),
+    el("tbody", {}, isNumber(own.curve_gap) ? row(`discover, ${prompts(asMap(run.curve).prompts, "held-out")}`, own) : null,
       curves.map(([name, c]) => row(`${show(name, 30)} ablation, evaluate, ${prompts(run.evaluation.prompts, "held-out")}`, c))))),
-    el("p", {class: "muted"}, "CMD: area of |1 − faithfulness| over the fraction of nodes, 0 is perfect. CPR: area of faithfulness. k80, k95: the first size with at least that faithfulness."));
+    el("p", {class: "muted"}, "Curve gap: area of |1 − faithfulness| over the fraction of nodes, 0 is perfect. Curve area: area of faithfulness. k80, k95: the first size with at least that faithfulness."));
 }
 
 function completenessPart(found, count) {

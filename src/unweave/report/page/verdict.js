@@ -54,17 +54,18 @@ function verdictFacts(run) {
   const mean = (v) => v.reduce((a, b) => a + b, 0) / v.length;
   for (const d of asList(verdict.random)) {
     const values = asList(d.faithfulness).filter(isNumber);
-    if (values.length) facts.push([`${values.length} random circuits of ${d.size} nodes`, num(mean(values)), `faithfulness on average, from ${num(Math.min(...values))} to ${num(Math.max(...values))} (discover)`]);
+    if (values.length) facts.push([`${values.length} random circuits of ${d.size} nodes`, num(mean(values)), `faithfulness on average, from ${num(Math.min(...values))} to ${num(Math.max(...values))}, on ${prompts(verdict.prompts, "held-out")} (discover)`]);
   }
   for (const [by, found] of [["discover", verdict], ["evaluate", ev]]) {
+    for (const [name, f] of Object.entries(asMap(found.templates))) facts.push([`faithfulness, ${name} templates`, num(f.value), `95% ${asList(f.interval).map((x) => num(x)).join(" to ")}, on ${prompts(f.prompts, "held-out")} (${by})`]);
     const gap = asMap(found.completeness), idle = asMap(found.minimality).idle;
-    if (isNumber(gap.mean_gap)) facts.push(["completeness gap", num(gap.mean_gap), `on average, at worst ${num(gap.worst_gap)}: how differently circuit and model lose faithfulness when the same nodes are ablated in both; 0 is complete (${by})`]);
+    if (isNumber(gap.mean_gap)) facts.push(["completeness gap", num(gap.mean_gap), `on average, at worst ${num(gap.worst_gap)}: how differently circuit and model lose faithfulness when the same nodes are ablated in both, on ${prompts(found.prompts, "held-out")}; 0 is complete (${by})`]);
     if (Array.isArray(idle)) facts.push(["could lose", `${idle.length} of ${run.size} nodes`, `that change faithfulness by less than 0.01 one at a time${idle.length ? ": " + idle.slice(0, 8).map((s) => show(s, 20)).join(", ") + (idle.length > 8 ? " …" : "") : ""} (${by})`]);
   }
   const over = asList(run.overshoot);
   if (over.length) facts.push(["above 1 because of", over.slice(0, 8).map((o) => `${show(o.site, 20)} ${signed(o.effect)}`).join(", "), "nodes outside the circuit that lower the metric"]);
-  const {cmd, cpr, k80, k95} = asMap(run.summary);
-  if (isNumber(cmd)) facts.push(["size for 80% and 95%", `${num(k80)} and ${num(k95)} nodes`, "the first sizes on discover's curve with faithfulness ≥ 0.8 and ≥ 0.95"], ["CMD, CPR", `${num(cmd)}, ${num(cpr)}`, "areas of |1 − faithfulness| and of faithfulness over the fraction of nodes, on discover's curve"]);
+  const {curve_gap: gap, curve_area: area, k80, k95, prompts: count} = asMap(run.summary), of = `discover's curve, on ${prompts(count, "held-out")}`;
+  if (isNumber(gap)) facts.push(["size for 80% and 95%", `${num(k80)} and ${num(k95)} nodes`, `the first sizes with faithfulness ≥ 0.8 and ≥ 0.95 on ${of}`], ["curve gap, curve area", `${num(gap)}, ${num(area)}`, `areas of |1 − faithfulness| and of faithfulness over the fraction of nodes, of ${of}`]);
   if (ev.stability) facts.push(["stability", num(ev.stability.overlap, 2), `Jaccard overlap of the top nodes with those of resampled prompts; ${num(ev.stability.between, 2)} between resamples (evaluate)`]);
   return facts;
 }

@@ -1,0 +1,182 @@
+"""`unweave mib`: MIB's circuit track, its table and the files of a submission."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unweave.cli import commands
+from unweave.cli import experiment_options as given
+
+if TYPE_CHECKING:
+    from unweave.experiments.mib_folder import MibTable
+
+app = typer.Typer(help="MIB's circuit track: CPR and CMD by its protocol, and submissions.")
+commands.register("mib")(app)
+
+_PEERS = "decomposition,eap,eap-ig:steps=5,eap-ig:steps=10,gim,masks"
+Methods = Annotated[
+    str,
+    typer.Option(
+        help="Scores or methods with commas between, options after colons: eap-ig:steps=10; "
+        f"unless given {_PEERS}.",
+        show_default=False,
+    ),
+]
+Level = Annotated[str, typer.Option(help="What is kept by share: node, edge or neuron.")]
+Seeds = Annotated[str, typer.Option(help="Numbers with commas between.")]
+
+
+@app.command("run")
+def run(
+    tasks: Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl and .csv files.")],
+    methods: Methods = "",
+    level: Level = "node",
+    model: given.Model = None,
+    prompts: given.Prompts = None,
+    held_out: given.HeldOut = None,
+    seeds: Seeds = "0",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder; by default runs/mib-MODEL.", show_default=False),
+    ] = None,
+    device: given.Device = "cpu",
+    bos: given.Bos = None,
+    quiet: given.Quiet = False,
+    as_json: given.AsJson = False,
+) -> None:
+    """Score the items of a level and print CPR and CMD by MIB's protocol.
+
+    Example: unweave mib run ioi --methods decomposition,eap,eap-ig:steps=10
+    """
+    table = table_of(tasks, methods, level, model, prompts, held_out, seeds)
+    show(table, out, device, bos, quiet, as_json)
+
+
+def table_of(
+    tasks: Sequence[str],
+    methods: str,
+    level: str,
+    model: str | None,
+    prompts: int | None,
+    held_out: int | None,
+    seeds: str,
+) -> "MibTable":
+    """What the command line asks for, checked."""
+    from unweave.cli.compare import common_model, read_seeds
+    from unweave.experiments.mib import mib_method, read_level
+    from unweave.experiments.mib_folder import MibTable
+
+    name = common_model(tasks) if model is None else model
+    texts = [text.strip() for text in (methods or _PEERS).split(",") if text.strip()]
+    chosen = tuple(map(mib_method, texts))
+    where = read_level(level), read_seeds(seeds)
+    return MibTable(tuple(tasks), name, chosen, *where, prompts, held_out)
+
+
+def show(
+    table: "MibTable", out: Path | None, device: str, bos: bool | None, quiet: bool, as_json: bool
+) -> None:
+    """Runs and prints the table; also `unweave compare --protocol mib`."""
+    from contextlib import nullcontext
+
+    from rich.console import Console
+
+    from unweave.experiments.files import plain
+    from unweave.experiments.locking import check_writable, locked
+    from unweave.experiments.mib_folder import run_table
+    from unweave.model.loading import load
+    from unweave.progress import silent
+
+    name = table.model
+    folder = out or Path("runs") / f"mib-{Path(name).name}"
+    console = Console(stderr=True, highlight=False)
+
+    def say(line: str) -> None:
+        if not quiet:
+            console.print(line, style="dim", markup=False, soft_wrap=True)
+
+    check_writable(folder)
+    with locked(folder), silent() if quiet or as_json else nullcontext():
+        record = run_table(table, load(name, device=device, bos=bos), folder, say)
+    if as_json:
+        typer.echo(json.dumps(plain(record), indent=2))
+    else:
+        printer = Console(highlight=False)
+        for part in tables(record):
+            printer.print(part)
+        printer.print(f"Scores and mib.json: {folder}", soft_wrap=True, markup=False)
+    if all("error" in cell for cell in record["cells"]):
+        raise typer.Exit(1)
+
+
+_COLUMNS = (
+    ("CPR", "cpr", ".3f"),
+    ("CMD", "cmd", ".3f"),
+    ("log acc", "log_accuracy", ".3f"),
+    ("fwd", "forwards", ".1f"),
+    ("s", "seconds", ".2f"),
+)
+
+
+def tables(record: Mapping[str, Any]) -> list[Any]:
+    """One table a task and level, a row a method."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    found = []
+    for task, level in dict.fromkeys((row["task"], row["level"]) for row in record["summary"]):
+        title = f"{task}, {record['model']}, {level}s, counterfactual patching (MIB)"
+        table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left")
+        table.add_column("method", no_wrap=True)
+        for heading, _, _ in _COLUMNS:
+            table.add_column(heading, justify="right", no_wrap=True)
+        errors = []
+        for row in record["summary"]:
+            if (row["task"], row["level"]) != (task, level):
+                continue
+            figures = [
+                "–" if row[name] is None else format(row[name], spec) for _, name, spec in _COLUMNS
+            ]
+            table.add_row(escape(row["method"]), *(figures if row["seeds"] else ["failed"]))
+            if "error" in row:
+                errors.append(f"[red]{escape(row['method'])}[/]: {escape(row['error'])}")
+        table.caption, table.caption_justify = _CAPTION, "left"
+        found += [table, *errors]
+    return found
+
+
+_CAPTION = (
+    "CPR: area of faithfulness, items by score (more is better); CMD: area of |1 − f|, items by "
+    "magnitude (0 is perfect); log acc: accuracy over log share; fwd: cost of the score in "
+    "forward passes; on held-out prompts"
+)
+
+
+@app.command("pack")
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Folder of unweave mib run.")],
+    method: Annotated[
+        str | None,
+        typer.Option(help="Which method, where there are several.", show_default=False),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Where to write; by default FOLDER/submission.", show_default=False),
+    ] = None,
+    model_name: Annotated[
+        str | None,
+        typer.Option(help="MIB's name of the model, e.g. gpt2 or qwen2.5.", show_default=False),
+    ] = None,
+) -> None:
+    """Write a method's scores in the layout of MIB's submissions.
+
+    Example: unweave mib pack runs/mib-gpt2 --method eap --model-name gpt2
+    """
+    from unweave.experiments.mib_folder import pack as write
+
+    for path in write(folder, method, to or folder / "submission", model_name):
+        typer.echo(str(path))

@@ -1,0 +1,212 @@
+"""The folder of `unweave mib run`, and the files of a submission to MIB's leaderboard.
+
+A folder has `mib.json` (every cell with its curves, and the model's shape) and `scores/` (the
+scores of each cell as safetensors). A submission has `<level>/<task>_<model>/importances.json`, in
+the form that EAP-IG's `Graph.from_json` reads: `cfg`, `nodes` and `edges`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unweave.behaviours.file import find_task
+from unweave.circuits import EdgeScores, Scores
+from unweave.errors import UnweaveError
+from unweave.experiments.files import read_json, write_json, write_whole
+from unweave.experiments.methods import Method
+from unweave.experiments.mib import Found, Level, mib_cell, mib_means, mib_problem
+from unweave.experiments.schema import anything, check_file, each, fields, named, text, whole
+from unweave.model.model import Model
+from unweave.registry import nearest
+
+Say = Callable[[str], None]
+SCHEMA_VERSION = 1
+_AGAIN = "run unweave mib run again"
+_CELL = fields(
+    {
+        **dict.fromkeys(("task", "model", "level", "method", "error", "scores"), text),
+        "seed": whole,
+    },
+    ("task", "model", "level", "method", "seed"),
+)
+TABLE = fields(
+    {"schema_version": whole, "model": text, "cfg": named(anything), "cells": each(_CELL)},
+    ("schema_version", "model", "cfg", "cells"),
+)
+
+
+@dataclass(frozen=True)
+class MibTable:
+    """What one `unweave mib run` measures.
+
+    Args:
+        tasks: Names, or .jsonl and .csv files.
+        prompts, held_out: To score on and to measure on; None takes the task's own numbers.
+    """
+
+    tasks: tuple[str, ...]
+    model: str
+    methods: tuple[Method, ...]
+    level: Level = "node"
+    seeds: tuple[int, ...] = (0,)
+    prompts: int | None = None
+    held_out: int | None = None
+
+
+def run_table(table: MibTable, model: Model, folder: Path, say: Say) -> dict[str, Any]:
+    """Measures every cell and writes and returns `mib.json`; a cell that fails says why."""
+    cells: list[dict[str, Any]] = []
+    record: dict[str, Any] = {}
+    for name in table.tasks:
+        task = find_task(name)
+        for seed in table.seeds:
+            about = {"task": task.name, "model": table.model, "seed": seed}
+            discovery = mib_problem(task, model, "discover", table.prompts, seed)
+            held_out = mib_problem(task, model, "evaluate", table.held_out, seed)
+            for method in table.methods:
+                say(f"{task.name}, {method.name}, seed {seed}")
+                key = {**about, "level": table.level, "method": method.name}
+                try:
+                    found = mib_cell(discovery, held_out, method, table.level, about)
+                    file = f"{_file_name('--'.join((task.name, method.name, str(seed))))}"
+                    path = Path("scores") / f"{table.level}--{file}.safetensors"
+                    save_items(folder / path, found.found)
+                    cells.append({**found.record, "scores": str(path)})
+                except UnweaveError as error:
+                    say(f"{task.name}, {method.name}, seed {seed}: {error}")
+                    cells.append({**key, "error": str(error)})
+                record = {
+                    "schema_version": SCHEMA_VERSION,
+                    "model": table.model,
+                    "cfg": graph_config(model),
+                    "cells": cells,
+                    "summary": mib_means(cells),
+                }
+                write_json(folder / "mib.json", record)
+    return record
+
+
+def graph_config(model: Model) -> dict[str, Any]:
+    """The model's shape under the names that EAP-IG's graph has for it."""
+    blocks = model.network.body.blocks
+    return {
+        "n_layers": len(blocks),
+        "n_heads": blocks[0].attention.heads,
+        "parallel_attn_mlp": blocks[0].parallel,
+        "d_model": blocks[0].attention.q.matrix.shape[1],
+    }
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^\w.=+-]+", "-", text)
+
+
+def save_items(path: Path, found: Found) -> None:
+    """The scores of a level's items, names in the metadata."""
+    names = _names(found)
+    tensors = {"values": found.values.detach().cpu().contiguous()}
+    metadata = {"names": json.dumps(names)}
+    write_whole(path, lambda part: save_file(tensors, part, metadata))
+
+
+def _names(found: Found) -> tuple[str, ...]:
+    if isinstance(found, Scores):
+        return tuple("input" if name == "embed" else name for name in found.sources)
+    return found.edges if isinstance(found, EdgeScores) else found.nodes
+
+
+def load_items(path: Path) -> tuple[tuple[str, ...], Float[Tensor, "item *neuron"]]:
+    """Reads what `save_items` wrote.
+
+    Raises:
+        UnweaveError: When it is not there or is broken.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            names = json.loads((file.metadata() or {})["names"])
+            return tuple(names), file.get_tensor("values")
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise UnweaveError(f"{path} cannot be read: {error}; {_AGAIN}") from error
+
+
+def read_table(folder: Path) -> dict[str, Any]:
+    """Reads `mib.json`.
+
+    Raises:
+        UnweaveError: When it is not there or is broken.
+    """
+    path = folder / "mib.json"
+    found = read_json(path, "mib.json of unweave mib run")
+    check_file(path, found, TABLE, _AGAIN)
+    return found
+
+
+def pack(
+    folder: Path, method: str | None, target: Path, model_name: str | None = None
+) -> list[Path]:
+    """Writes a method's scores as MIB's submission has them; of several seeds, the first.
+
+    Args:
+        method: As in the table; None where there is only one.
+        model_name: MIB's name of the model ("gpt2", "qwen2.5"); by default the model's own.
+
+    Raises:
+        UnweaveError: When there is no such method, or every cell of it failed.
+    """
+    table = read_table(folder)
+    methods = list(dict.fromkeys(cell["method"] for cell in table["cells"]))
+    if method is None:
+        if len(methods) != 1:
+            raise UnweaveError(
+                f"{folder} has the methods {', '.join(methods)}: name one with --method"
+            )
+        method = methods[0]
+    elif method not in methods:
+        raise UnweaveError(f"no method {method!r} in {folder}: {nearest(method, methods)}")
+    chosen: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for cell in table["cells"]:
+        if cell["method"] == method and "scores" in cell:
+            chosen.setdefault((cell["level"], cell["task"]), cell)
+    if not chosen:
+        raise UnweaveError(f"every cell of {method} in {folder} failed: {_AGAIN}")
+    name = _plain(model_name or Path(table["model"]).name)
+    written = []
+    for (level, task), cell in chosen.items():
+        names, values = load_items(folder / cell["scores"])
+        path = target / level / f"{_plain(task)}_{name}" / "importances.json"
+        write_json(path, importances(table["cfg"], level, names, values))
+        written.append(path)
+    return written
+
+
+def _plain(text: str) -> str:
+    """An underscore separates task and model: there is none within them."""
+    return _file_name(text).replace("_", "-")
+
+
+def importances(
+    config: Mapping[str, Any], level: str, names: Sequence[str], values: Tensor
+) -> dict[str, Any]:
+    """The content of `importances.json`. Nothing is in the circuit: MIB keeps items by score."""
+    outside = {"in_graph": False}
+    nodes: dict[str, dict[str, Any]] = {}
+    edges: dict[str, dict[str, Any]] = {}
+    if level == "edge":
+        shown = zip(names, values.tolist(), strict=True)
+        edges = {name: {"score": value, **outside} for name, value in shown}
+        nodes = {name.split("->")[0]: dict(outside) for name in names}
+    elif level == "node":
+        shown = zip(names, values.tolist(), strict=True)
+        nodes = {name: {"score": value, **outside} for name, value in shown}
+    else:
+        for name, row in zip(names, values.tolist(), strict=True):
+            nodes[name] = {**outside, "neurons": [False] * len(row), "neurons_scores": row}
+    return {"cfg": dict(config), "nodes": {**nodes, "logits": {"in_graph": True}}, "edges": edges}
