@@ -9,7 +9,7 @@ import typer
 from unweave.cli import commands
 
 if TYPE_CHECKING:
-    from unweave.experiments.explain import Explained
+    from unweave.experiments.explanation import Explained
     from unweave.roles.explain import Explanation
 
 

@@ -21,8 +21,8 @@ from unweave.errors import UnweaveError
 from unweave.evaluation.certainty import certainty
 from unweave.evaluation.curves import Curve, faithfulness_curve
 from unweave.evaluation.verdict import Verdict, verdict
-from unweave.experiments.explain import PROMPTS as EXPLAINED
-from unweave.experiments.explain import Explained, explained
+from unweave.experiments.explanation import PROMPTS as EXPLAINED
+from unweave.experiments.explanation import Explained, explained
 from unweave.experiments.patterns import head_patterns
 from unweave.experiments.prompt_details import patterns_kept, prompt_details
 from unweave.experiments.prompts import prompt_records

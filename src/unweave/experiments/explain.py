@@ -1,88 +1,14 @@
 """`explain` of a circuit that `discover` found: what each node does, kept in the run's folder."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
-from unweave.circuits import NodeSummary
 from unweave.experiments.evaluate import set_up_again
+from unweave.experiments.explanation import BUDGET, PROMPTS, Explained, explained
 from unweave.experiments.locking import locked
 from unweave.experiments.run_folder import Run, read_run, save_explanation
-from unweave.experiments.specification import Experiment, Specification
+from unweave.experiments.specification import Specification
 from unweave.model.model import Model
 from unweave.roles.definitions import Roles
-from unweave.roles.explain import Explanation, explain_with_cost
-from unweave.roles.feeds import needed_points
-from unweave.sites import parse
-
-PROMPTS = 32
-BUDGET = 20.0  # forward passes of these prompts
-
-
-@dataclass(frozen=True)
-class Explained:
-    """Every node of a circuit explained, and what that cost.
-
-    Args:
-        passes: Forward passes of the prompts that it was explained on.
-        by_part: The same by what they were spent on.
-    """
-
-    nodes: tuple[Explanation, ...]
-    prompts: int
-    passes: float
-    by_part: dict[str, float]
-
-    @property
-    def summaries(self) -> dict[str, NodeSummary]:
-        """What `circuit.json` says about each node."""
-        return {
-            one.node: NodeSummary(
-                tuple(role.name for role in one.roles), one.sentence, one.measurements.at
-            )
-            for one in self.nodes
-        }
-
-    def summary(self) -> dict[str, Any]:
-        """What `run.json` holds: roles and sentences, every check, and the cost."""
-        nodes = [
-            {
-                "node": one.node,
-                "roles": [role.name for role in one.roles],
-                "sentence": one.sentence,
-                "checks": [
-                    {"role": role.name, "says": check.says, "held": check.held}
-                    for role in one.roles
-                    for check in role.checks
-                ],
-            }
-            for one in self.nodes
-        ]
-        return {"prompts": self.prompts, "passes": self.passes, "nodes": nodes}
-
-    def to_json(self) -> dict[str, Any]:
-        """The record that `explain.json` holds, with every measurement."""
-        spent = {"passes": self.passes, "by_part": self.by_part, "prompts": self.prompts}
-        nodes = [one.to_json() for one in self.nodes]
-        return {"schema_version": 1, "cost": spent, "nodes": nodes}
-
-
-def explained(
-    experiment: Experiment,
-    nodes: Sequence[str],
-    prompts: int = PROMPTS,
-    roles: Roles | None = None,
-    budget: float = BUDGET,
-) -> Explained:
-    """Explains a circuit on held-out prompts of its experiment.
-
-    Raises:
-        UnweaveError: For nodes or an architecture that roles are not defined for.
-    """
-    sites = tuple(parse(name) for name in nodes)
-    problem = experiment.problem("evaluate", prompts, needed_points(experiment.model, sites))
-    found, cost = explain_with_cost(problem, sites, roles, budget)
-    return Explained(found, len(problem.batch), cost.passes, cost.by_part)
 
 
 def explain_run(
