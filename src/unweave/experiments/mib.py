@@ -203,7 +203,7 @@ def mib_cell(
     discovery: Problem, held_out: Problem, method: Method, level: Level, about: Mapping[str, Any]
 ) -> MibRun:
     """Scores on one problem, timed and metered, and measures on the other."""
-    one = forward_tokens(discovery)
+    one = forward_tokens(discovery.model, discovery.batch)
     _wait(discovery.model)
     began = time.perf_counter()
     with metered() as meter:
