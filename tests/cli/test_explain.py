@@ -74,7 +74,7 @@ def test_discover_explains_unless_told_not_to(run, tmp_path, capsys):
     assert "explanation" not in other["forwards"]
     assert other["explanation"] is None
     circuit = read_run(tmp_path / "b").circuit
-    with pytest.raises(UnweaveError, match=r"a1\.h2 was not explained: run unweave explain"):
+    with pytest.raises(UnweaveError, match="was not explained: run unweave explain"):
         circuit.explain()
     with pytest.raises(UnweaveError, match=r"a0\.h0 is not in the circuit"):
         circuit.explain("a0.h0")

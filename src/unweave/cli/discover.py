@@ -12,6 +12,8 @@ from unweave.cli.evaluate import template_figure
 from unweave.errors import UnweaveError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from unweave.behaviours.task import Task
     from unweave.circuits import Circuit
     from unweave.experiments.specification import Specification
@@ -133,10 +135,8 @@ def _run(
 
 
 def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
-    from rich import box
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     from unweave.experiments.run_folder import read_run
 
@@ -149,28 +149,9 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
                 f"faithfulness {one['faithfulness']:.3f} where it was found",
                 soft_wrap=True,
             )
-    columns = ["node", "score"]
-    if circuit.summaries:
-        columns.append("role")
-    if circuit.evidence:
-        columns += ["effect", "", "found again", "can be replaced by"]
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, no_wrap=column in ("node", "score", "effect"))
-    for name, score in zip(circuit.nodes, circuit.scores, strict=True):
-        row = [name, f"{score:+.3f}"]
-        if circuit.summaries:
-            row.append(circuit.summaries[name].role if name in circuit.summaries else "")
-        if name in circuit.evidence:
-            known = circuit.evidence[name]
-            half = (known.interval[1] - known.interval[0]) / 2
-            often = "" if known.frequency is None else f"{known.frequency:.0%}"
-            row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
-            row.append(" ".join(known.swaps[:3]))
-        table.add_row(*row)
     if sentence := (record.get("verdict") or {}).get("sentence"):
         console.print(escape(sentence), style="bold", soft_wrap=True)
-    console.print(table)
+    console.print(_table(circuit))
     half = (circuit.interval[1] - circuit.interval[0]) / 2
     console.print(
         f"[bold]{circuit.size} of {circuit.total} nodes, faithfulness "
@@ -194,3 +175,29 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
         f"{escape(str(folder))}",
         soft_wrap=True,
     )
+
+
+def _table(circuit: "Circuit") -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    columns = ["node", "score"]
+    if circuit.summaries:
+        columns.append("role")
+    if circuit.evidence:
+        columns += ["effect", "", "found again", "can be replaced by"]
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("node", "score", "effect"))
+    for name, score in zip(circuit.nodes, circuit.scores, strict=True):
+        row = [name, f"{score:+.3f}"]
+        if circuit.summaries:
+            row.append(circuit.summaries[name].role if name in circuit.summaries else "")
+        if name in circuit.evidence:
+            known = circuit.evidence[name]
+            half = (known.interval[1] - known.interval[0]) / 2
+            often = "" if known.frequency is None else f"{known.frequency:.0%}"
+            row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
+            row.append(" ".join(known.swaps[:3]))
+        table.add_row(*row)
+    return table
