@@ -22,7 +22,7 @@ RESUME = f"discover {TASK} --method eap -n 4 --held-out 4 --resume -q --out {{ba
 def _run() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="unweave-bad-input-")) / "run"
     how = Specification(TASK, TASK, method="eap", prompts=4, held_out=4)
-    discover(load(TASK), TASK, how, folder)
+    discover(load(TASK), TASK, how, folder, explain=False)
     return folder
 
 
