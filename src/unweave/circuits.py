@@ -116,11 +116,14 @@ class EdgeScores:
         edges: Names such as `a0.h0->a5.h1<q>`, `input->m0`, `m11->logits`.
         values: Mean over examples of each edge's score.
         about: Where the scores come from: method, ablation, model.
+        order: Edges in the order that the method itself ranks them, where that is not their
+            magnitude; empty otherwise.
     """
 
     edges: tuple[str, ...]
     values: Float[Tensor, " edge"]
     about: Mapping[str, str] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.edges) != len(self.values):
@@ -130,6 +133,8 @@ class EdgeScores:
 
     def ranking(self, signed: bool = False) -> list[str]:
         """Edges by score, the largest first; by magnitude unless `signed`."""
+        if self.order and not signed:
+            return list(self.order)
         keys = self.values if signed else self.values.abs()
         order = torch.argsort(keys, descending=True, stable=True)
         return [self.edges[i] for i in order.tolist()]
@@ -141,7 +146,9 @@ class EdgeScores:
 
     def save(self, path: str | Path) -> None:
         """Writes the scores as safetensors, names and provenance in its metadata."""
-        metadata = {"edges": json.dumps(self.edges), "about": json.dumps(dict(self.about))}
+        names = {"edges": self.edges, "about": dict(self.about), "order": self.order}
+        # One entry, as in `Scores`: equal scores give equal files.
+        metadata = {"names": json.dumps(names)}
         save_file({"values": self.values.detach().cpu().contiguous()}, path, metadata)
 
     @staticmethod
@@ -151,8 +158,9 @@ class EdgeScores:
 
         values = load_file(path)["values"]
         with safe_open(path, "pt") as file:
-            metadata = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
-        return EdgeScores(tuple(metadata["edges"]), values, metadata["about"])
+            metadata = json.loads((file.metadata() or {})["names"])
+        edges, order = tuple(metadata["edges"]), tuple(metadata["order"])
+        return EdgeScores(edges, values, metadata["about"], order)
 
     def __repr__(self) -> str:
         top = ", ".join(f"{e} {self[e]:+.3g}" for e in self.ranking()[:5])
@@ -240,8 +248,38 @@ class NodeSummary:
 
 
 @dataclass(frozen=True)
+class CircuitEdge:
+    """An edge of a circuit, `a0.h0->a5.h1<q>`: a node feeds a head's q, k or v, an MLP, the logits.
+
+    Args:
+        effect: How much faithfulness falls without it, on prompts that it was not found on; NaN
+            where that was not measured.
+        interval: The 95% interval of the effect over prompts.
+    """
+
+    name: str
+    score: float
+    effect: float = math.nan
+    interval: tuple[float, float] = (math.nan, math.nan)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "edge": self.name,
+            "score": self.score,
+            "effect": self.effect,
+            "interval": list(self.interval),
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "CircuitEdge":
+        low, high = record.get("interval") or (None, None)
+        score, effect = (_number(record.get(key)) for key in ("score", "effect"))
+        return CircuitEdge(record["edge"], score, effect, (_number(low), _number(high)))
+
+
+@dataclass(frozen=True)
 class Circuit:
-    """The nodes that carry a behaviour.
+    """The nodes that carry a behaviour, and the edges among them where these were searched.
 
     Args:
         nodes: Site names, the most important first.
@@ -252,6 +290,9 @@ class Circuit:
         interval: The 95% interval of the faithfulness over prompts.
         prompts: How many prompts it was measured on.
         evidence: By node, how certain it is; empty where that was not measured.
+        edges: Edges among the nodes that were tested, the most important first.
+        edges_total: Of a circuit of edges, how many edges the model has: faithfulness is then that
+            of the edges alone, and the nodes are their ends.
         summaries: By node, what it does; empty where the circuit was not explained.
     """
 
@@ -266,6 +307,8 @@ class Circuit:
     interval: tuple[float, float] = (math.nan, math.nan)
     prompts: int = 0
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    edges: tuple[CircuitEdge, ...] = ()
+    edges_total: int = 0
     summaries: Mapping[str, NodeSummary] = field(default_factory=dict)
 
     SCHEMA: ClassVar[int] = 2
@@ -273,6 +316,18 @@ class Circuit:
     @property
     def size(self) -> int:
         return len(self.nodes)
+
+    @property
+    def level(self) -> str:
+        """What it is made of: "node" or "edge"."""
+        return "edge" if self.edges_total else "node"
+
+    @property
+    def parts(self) -> str:
+        """What it is made of in words: "12 of 144 nodes", "30 of 32491 edges among 9 nodes"."""
+        if self.level == "edge":
+            return f"{len(self.edges)} of {self.edges_total} edges among {self.size} nodes"
+        return f"{self.size} of {self.total} nodes"
 
     @property
     def core(self) -> tuple[str, ...]:
@@ -293,8 +348,8 @@ class Circuit:
                 f"{missing[0]} was not explained: run unweave explain on the run's folder, or call "
                 "unweave.roles.explain with a problem and the circuit's nodes"
             )
-        told = ((name, self.summaries[name]) for name in wanted)
-        return "\n".join(f"{name}  {one.role}\n  {one.sentence}" for name, one in told)
+        shown = ((name, self.summaries[name]) for name in wanted)
+        return "\n".join(f"{name}  {one.role}\n  {one.sentence}" for name, one in shown)
 
     def to_json(self) -> dict[str, Any]:
         """The record that `circuit.json` holds."""
@@ -304,6 +359,9 @@ class Circuit:
             | (self.summaries[site].to_json() if site in self.summaries else {})
             for site, score in zip(self.nodes, self.scores, strict=True)
         ]
+        edges = {"edges": [edge.to_json() for edge in self.edges]} if self.edges else {}
+        if self.level == "edge":
+            edges |= {"level": "edge", "edges_total": self.edges_total}
         return {
             "schema_version": self.SCHEMA,
             "task": self.task,
@@ -316,6 +374,7 @@ class Circuit:
             "prompts": self.prompts,
             "faithfulness_on_discovery": self.found,
             "nodes": nodes,
+            **edges,
         }
 
     @staticmethod
@@ -332,7 +391,7 @@ class Circuit:
             )
         low, high = record.get("interval") or (None, None)
         found = {node["site"]: Evidence.from_json(node) for node in record["nodes"]}
-        told = {node["site"]: NodeSummary.from_json(node) for node in record["nodes"]}
+        summaries = {node["site"]: NodeSummary.from_json(node) for node in record["nodes"]}
         return Circuit(
             tuple(node["site"] for node in record["nodes"]),
             tuple(_number(node.get("score")) for node in record["nodes"]),
@@ -345,19 +404,23 @@ class Circuit:
             (_number(low), _number(high)),
             record.get("prompts") or 0,
             {site: evidence for site, evidence in found.items() if evidence is not None},
-            {site: summary for site, summary in told.items() if summary is not None},
+            tuple(CircuitEdge.from_json(edge) for edge in record.get("edges") or ()),
+            record.get("edges_total") or 0,
+            {site: summary for site, summary in summaries.items() if summary is not None},
         )
 
     def __repr__(self) -> str:
         shown = ", ".join(self.nodes[:6]) + (", …" if self.size > 6 else "")
         return (
-            f"Circuit({self.task} on {self.model}: {self.size} of {self.total} nodes, "
+            f"Circuit({self.task} on {self.model}: {self.parts}, "
             f"faithfulness {self.faithfulness:.2f}: {shown})"
         )
 
     def _repr_html_(self) -> str:
-        text = f"{self.size} of {self.total} nodes, faithfulness {self.faithfulness:.3f}"
+        text = f"{self.parts}, faithfulness {self.faithfulness:.3f}"
         rows = list(zip(self.nodes, self.scores, strict=True))
+        if self.level == "edge":
+            rows = [(edge.name, edge.effect) for edge in self.edges]
         return _html_table(text, rows, (self.task, self.model, self.method))
 
 

@@ -126,6 +126,17 @@ COMMANDS: list[tuple[str, str]] = [
     (f"tasks validate {NOTES} --file-only", "notes.txt"),
     ("tasks nonsense", "No such command 'nonsense'"),
     ("methods extra", "unexpected extra argument"),
+    (f"{C} --protocol mibs", "--protocol mibs: expected curve or mib"),
+    (f"{C} --protocol mib --ablation zero", "--ablation has no meaning in MIB's protocol"),
+    (f"{C} --protocol mib -o steps=3", "--option has no meaning in MIB's protocol"),
+    ("mib run", "Missing argument 'tasks'"),
+    (f"mib run {W} --level heads", "unknown level 'heads': known"),
+    (f"mib run {W} --methods gimm", "unknown method 'gimm'"),
+    (f"mib run {W} --methods eap-ig:steps=0", "steps is 0"),
+    (f"mib run {W} --methods eap:steps", "expected name=value"),
+    (f"mib run {W} --seeds a", "--seeds a: expected numbers"),
+    ("mib pack", "Missing argument 'folder'"),
+    ("mib pack {bad}", "mib.json is not there"),
 ]
 
 ON_A_RUN: list[tuple[str, str]] = [

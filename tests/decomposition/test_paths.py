@@ -146,6 +146,7 @@ def by_whole_runs(problem: Problem, path: CutPath) -> Tensor:
     for site, branch in path.hops:
         ops = _Corrected(site.point.layer, site.unit, branch, change)
         run(model.network, batch.clean, ops)
+        assert ops.z is not None
         out = model.network.body.blocks[site.point.layer].attention.out.matrix
         lost = (clean[site.point] - ops.z)[:, :, site.unit]
         change = lost @ out.unflatten(1, (4, -1))[:, site.unit].T

@@ -12,10 +12,11 @@ start, so its top holds light imports only; torch, transformers and our own modu
 are imported inside the function. A command that has to fail without an error raises `typer.Exit`.
 """
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import Annotated, Any
@@ -28,6 +29,7 @@ from unweave.registry import Registry
 
 commands: Registry[Callable[..., None] | typer.Typer] = Registry("command", "unweave.cli")
 
+SHARED = ("discover", "evaluate", "compare")  # commands that several processes do together
 INTERRUPTED = 130  # the exit code that typer and shells give to Ctrl-C
 
 
@@ -52,7 +54,7 @@ def main(args: Sequence[str] | None = None) -> int:
     settings = GlobalOptions()
     _print_anything()
     try:
-        with _notes():
+        with _notes(), _processes(args):
             app = _build_app(settings)
             code = app(args or ["--help"], prog_name="unweave", standalone_mode=False)
     except (UnweaveError, typer.TyperException) as error:
@@ -65,6 +67,27 @@ def main(args: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         typer.echo("interrupted", err=True)
     return code or 0
+
+
+@contextmanager
+def _processes(args: Sequence[str]) -> Iterator[None]:
+    """Under torchrun, processes share a long job; anything else is the first one's to do."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # torch takes seconds to import
+        yield
+        return
+    from unweave import distributed
+
+    if next((arg for arg in args if not arg.startswith("-")), "") not in SHARED:
+        if distributed.launched() and os.environ.get("RANK") != "0":
+            raise SystemExit(0)
+        yield
+        return
+    with ExitStack() as quiet, distributed.joined() as ranks:
+        if not ranks.first:
+            null = quiet.enter_context(open(os.devnull, "w"))
+            quiet.enter_context(redirect_stdout(null))
+            quiet.enter_context(redirect_stderr(null))
+        yield
 
 
 def _print_anything() -> None:

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unweave.cli import commands
 from unweave.cli import experiment_options as given
 from unweave.cli.evaluate import template_figure
+from unweave.cli.plan import show_plan
 from unweave.errors import UnweaveError
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from unweave.circuits import Circuit
     from unweave.experiments.specification import Specification
     from unweave.model.model import Model
+
+_MOST_EDGES = 20  # in the table that is printed
 
 
 TaskName = Annotated[
@@ -47,7 +50,8 @@ def discover(
     search: given.Search = None,
     option: given.Options = None,
     granularity: given.Granularity = "head",
-    mlps: given.Mlps = False,
+    level: given.Level = "node",
+    mlps: given.Mlps = None,
     ablation: given.Ablation = "mean",
     prompts: given.Prompts = None,
     held_out: given.HeldOut = None,
@@ -59,6 +63,7 @@ def discover(
     first_token: given.FirstToken = False,
     only_correct: given.OnlyCorrect = None,
     open_report: OpenReport = False,
+    dry_run: given.DryRun = False,
     explain: Annotated[
         bool, typer.Option("--explain/--no-explain", help="Say what each node does.")
     ] = True,
@@ -71,9 +76,12 @@ def discover(
     Example: unweave discover ioi --out runs/ioi
 
     Example: unweave discover ioi --score eap-ig --search eliminate -o steps=10
+
+    Example: unweave discover ioi --level edge
     """
     values = locals()
     from unweave.behaviours.file import find_task
+    from unweave.distributed import on_first, ranks, restarted
     from unweave.experiments.locking import check_out, new_folder, remove_empty
     from unweave.experiments.methods import find_method, read_options
     from unweave.model.loading import load
@@ -86,16 +94,21 @@ def discover(
     options = read_options(find_method(method, score, search), option or [])
     own = {"method": method, "score": score, "search": search, "options": options, "seed": seed}
     specification = given.specification(values, task, name, **own)
+    if dry_run:
+        return show_plan(load(name, device=device, bos=bos), found, specification, as_json)
+    resume = resume or restarted()
     if out is not None:
-        check_out(out, resume)  # before the model is loaded
+        on_first(lambda: check_out(out, resume))  # before the model is loaded
     loaded = load(name, device=device, bos=bos)
-    folder = out or new_folder(found.name, name, seed)
+    folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
     try:
         resume, hushed = resume or not out, quiet or as_json
         circuit = _run(loaded, found, specification, folder, resume, hushed, explain)
     finally:
-        if out is None:
+        if out is None and ranks().first:
             remove_empty(folder, folder.parent)  # of a run that failed
+    if not ranks().first:
+        return
     report = write_report([folder])
     if open_report:
         typer.launch(str(report))
@@ -152,9 +165,11 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
     if sentence := (record.get("verdict") or {}).get("sentence"):
         console.print(escape(sentence), style="bold", soft_wrap=True)
     console.print(_table(circuit))
+    if circuit.edges:
+        console.print(_edge_table(circuit))
     half = (circuit.interval[1] - circuit.interval[0]) / 2
     console.print(
-        f"[bold]{circuit.size} of {circuit.total} nodes, faithfulness "
+        f"[bold]{circuit.parts}, faithfulness "
         f"{circuit.faithfulness:.3f} ± {half:.3f}[/bold] (95%, {circuit.prompts} held-out prompts; "
         f"{circuit.found:.3f} where it was found)",
         soft_wrap=True,
@@ -200,4 +215,19 @@ def _table(circuit: "Circuit") -> "Table":
             row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
             row.append(" ".join(known.swaps[:3]))
         table.add_row(*row)
+    return table
+
+
+def _edge_table(circuit: "Circuit") -> Any:
+    """The edges with the largest effects: how much faithfulness falls without each."""
+    from rich import box
+    from rich.table import Table
+
+    shown = sorted(circuit.edges, key=lambda edge: -abs(edge.effect))[:_MOST_EDGES]
+    table = Table("edge", "score", "effect", box=box.SIMPLE_HEAD)
+    for edge in shown:
+        half = (edge.interval[1] - edge.interval[0]) / 2
+        table.add_row(edge.name, f"{edge.score:+.3f}", f"{edge.effect:+.3f} ± {half:.3f}")
+    if len(shown) < len(circuit.edges):
+        table.add_row(f"… {len(circuit.edges) - len(shown)} more in circuit.json", "", "")
     return table

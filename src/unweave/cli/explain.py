@@ -62,19 +62,19 @@ def explain(
     if node is not None and node not in names:
         raise UnweaveError(f"{node} is not in the circuit: it has {', '.join(names)}")
     with silent() if quiet or as_json else nullcontext():
-        told = explain_run(
+        explained = explain_run(
             found, lambda how: load(how.model, device=device, bos=how.bos), prompts, known, budget
         )
     write_report([run])
     if as_json:
-        record = told.to_json()
+        record = explained.to_json()
         shown = [one for one in record["nodes"] if node in (None, one["node"])]
         typer.echo(json.dumps(plain({**record, "nodes": shown}), indent=2, ensure_ascii=False))
         return
-    _print([one for one in told.nodes if node in (None, one.node)], told, run)
+    _print([one for one in explained.nodes if node in (None, one.node)], explained, run)
 
 
-def _print(shown: "list[Explanation]", told: "Explained", run: Path) -> None:
+def _print(shown: "list[Explanation]", explained: "Explained", run: Path) -> None:
     from rich.console import Console
     from rich.markup import escape
 
@@ -82,7 +82,7 @@ def _print(shown: "list[Explanation]", told: "Explained", run: Path) -> None:
     for one in shown:
         console.print(f"[bold]{one.node}[/]  {one.role}")
         console.print(f"  {escape(one.sentence)}")
-    console.print(f"Cost: {told.passes:.1f} forward passes of {told.prompts} prompts.")
+    console.print(f"Cost: {explained.passes:.1f} forward passes of {explained.prompts} prompts.")
     console.print(
         f"Written: {run / 'explain.json'}, circuit.json, run.json and report.html",
         soft_wrap=True,

@@ -21,7 +21,7 @@ from unweave.evaluation.random_circuits import (
 from unweave.evaluation.roc import Roc, roc_of_each
 from unweave.evaluation.stability import Stability, stability
 from unweave.registry import nearest
-from unweave.scores.problem import Problem
+from unweave.scores.problem import N, Problem, Runs
 from unweave.sites import Site, parse
 
 EvaluationPart = Literal[
@@ -199,7 +199,7 @@ def known_faithfulness(problem: Problem, known: Mapping[str, Collection[Site]]) 
     return dict(zip(fitting, values, strict=True))
 
 
-def complete(problem: Problem, ranking: Sequence[Site]) -> list[Site]:
+def complete(problem: Runs[N], ranking: Sequence[N]) -> list[N]:
     """A ranking of all nodes: those that it leaves out come last, in the model's own order."""
     named = set(ranking)
     return [*ranking, *(node for node in problem.nodes if node not in named)]

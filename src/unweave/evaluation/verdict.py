@@ -13,8 +13,7 @@ from unweave.circuits import Circuit
 from unweave.evaluation.checks import Completeness, completeness
 from unweave.evaluation.faithfulness import Faithfulness, by_ablation, by_templates
 from unweave.evaluation.random_circuits import Draws, random_circuits
-from unweave.scores.problem import Problem
-from unweave.sites import Site
+from unweave.scores.problem import N, Runs
 
 _DRAWS = 5  # random circuits, and knocked-out parts of the circuit
 _PROMPTS = 24  # that these are run on
@@ -92,7 +91,7 @@ def _near(value: float) -> bool:
 
 
 def _main(circuit: Circuit, name: str, found: Faithfulness) -> str:
-    nodes = f"{circuit.size} of {circuit.total} nodes"
+    nodes = circuit.parts
     value = circuit.faithfulness
     error = (found.interval[1] - found.interval[0]) / 2
     if _near(value):
@@ -107,8 +106,8 @@ def _main(circuit: Circuit, name: str, found: Faithfulness) -> str:
 
 
 def verdict(
-    problems: Mapping[str, Problem],
-    circuit: Sequence[Site],
+    problems: Mapping[str, Runs[N]],
+    circuit: Sequence[N],
     effects: Mapping[str, float],
     checked: int,
     overshoot: Mapping[str, float],

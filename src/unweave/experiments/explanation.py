@@ -1,10 +1,12 @@
 """What each node of a circuit does, as `discover` and `explain` keep it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from unweave.circuits import NodeSummary
+from unweave.circuits import Circuit, NodeSummary
+from unweave.errors import UnweaveError
+from unweave.experiments.phases import Ledger, Say
 from unweave.experiments.specification import Experiment
 from unweave.roles.definitions import Roles
 from unweave.roles.explain import Explanation, explain_with_cost
@@ -79,3 +81,29 @@ def explained(
     problem = experiment.problem("evaluate", prompts, needed_points(experiment.model, sites))
     found, cost = explain_with_cost(problem, sites, roles, budget)
     return Explained(found, len(problem.batch), cost.passes, cost.by_part)
+
+
+# What is known about a circuit's nodes: an explanation, why there is none, or nothing was asked.
+Outcome = Explained | str | None
+
+
+def explain_found(
+    experiment: Experiment, circuit: Circuit, wanted: bool, say: Say, ledger: Ledger
+) -> tuple[Circuit, Outcome]:
+    """The circuit with what each node does, where it is wanted and can be said."""
+    if not wanted:
+        return circuit, None
+    say(f"Explaining {circuit.size} nodes")
+    try:
+        with ledger.phase("explanation"):
+            prompts = min(PROMPTS, len(experiment.held_out.batch))
+            found = explained(experiment, circuit.nodes, prompts)
+    except UnweaveError as error:  # neurons, encoders: the circuit is found all the same
+        say(f"Not explained: {error}")
+        return circuit, str(error)
+    return replace(circuit, summaries=found.summaries), found
+
+
+def summary_of(outcome: Outcome) -> dict[str, Any] | None:
+    """What `run.json` holds."""
+    return {"reason": outcome} if isinstance(outcome, str) else outcome and outcome.summary()

@@ -63,14 +63,16 @@ def paths_record(
         "total": float(total),
         "expanded": found.expanded,
         "error": found.error / abs(float(total)),
-        "paths": [_told(found, path, cut / total) for path, cut in zip(shown, lost, strict=True)],
+        "paths": [
+            _path_json(found, path, cut / total) for path, cut in zip(shown, lost, strict=True)
+        ],
         "left": found.left(len(shown)),
         "left_after_all": found.left(),
         "known": len(found.found),
     }
 
 
-def _told(found: Paths, path: PathScore, cut: torch.Tensor) -> dict[str, Any]:
+def _path_json(found: Paths, path: PathScore, cut: torch.Tensor) -> dict[str, Any]:
     total = found.total.mean()
     share, measured = estimate(path.values / total), estimate(cut)
     return {

@@ -6,11 +6,11 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.scores.problem import Problem
+from unweave.scores.problem import Runs
 
 
 def prompt_records(
-    problem: Problem,
+    problem: Runs,
     circuit: Float[Tensor, " batch"] | None = None,
     details: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:

@@ -198,6 +198,9 @@ RUN = fields(
         "prompts": named(each(_PROMPT)),
         "rounds": each(_ROUND),
         "curve": curve,
+        "edge_curve": curve,
+        "edge_rounds": each(_ROUND),
+        "level": text,
         "summary": named(number),
         "words": _WORDS,
         "nodes_total": whole,
@@ -250,8 +253,11 @@ CIRCUIT = fields(
     {
         **dict.fromkeys(("task", "model", "method"), text),
         "nodes": each(_NODE),
-        "edges": each(fields({"edge": text, "score": number, "effect": number}, ("edge",))),
-        **dict.fromkeys(("total", "size", "prompts"), whole),
+        "level": text,
+        "edges": each(
+            fields({"edge": text, "score": number, "effect": number, "interval": _PAIR}, ("edge",))
+        ),
+        **dict.fromkeys(("total", "size", "prompts", "edges_total"), whole),
         **dict.fromkeys(("faithfulness", "faithfulness_on_discovery"), number),
         "interval": _PAIR,
     },

@@ -65,10 +65,13 @@ def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
             "commands": _commands(run),
             **{key: run.about(key) for key in ("model", "task", "method")},
             **_some(record, "command", "created", "seed", "versions", "options", "accuracy"),
-            **_some(record, "metric", "seconds", "forwards", "elimination", "curve", "summary"),
+            **_some(record, "metric", "seconds", "forwards", "elimination", "summary"),
+            "curve": record.get("curve") or record.get("edge_curve"),
             **_some(record, "verdict", "overshoot", "words"),
             "paths": run.paths,
             "explained": _some(record.get("explanation") or {}, "prompts", "passes", "reason"),
+            "level": run.circuit.level,
+            "counted": _counted(run),
             "total": record.get("nodes_total") or run.circuit.total or len(run.ranking),
             "size": len(run.circuit.nodes),
             "faithfulness": run.circuit.faithfulness,
@@ -92,6 +95,15 @@ def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
             "left_out": [note for note in left_out if note],
         }
     )
+
+
+def _counted(run: ShownRun) -> dict[str, Any]:
+    """What curves and random circuits count: the edges of a circuit of edges, else nodes."""
+    circuit, total = run.circuit, run.record.get("nodes_total") or run.circuit.total
+    if circuit.level == "edge":
+        total = circuit.edges_total
+        return {"what": "edges", "size": len(circuit.edges), "total": total}
+    return {"what": "nodes", "size": circuit.size, "total": total or len(run.ranking)}
 
 
 def _some(record: Mapping[str, Any], *keys: str) -> dict[str, Any]:

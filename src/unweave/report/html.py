@@ -236,8 +236,9 @@ def _tiles(record: Mapping[str, Any], found: Mapping[str, Any]) -> list[tuple[st
     seconds = [s for s in (record.get("seconds") or {}).values() if isinstance(s, int | float)]
     held_out = f"{found['held_out'] or ''} held-out prompts".strip()
     discovery = f"{found['discovery'] or ''} discovery prompts".strip()
+    counted = found["counted"]
     tiles = [
-        ("nodes in the circuit", str(found["size"]), f"of {found['total']}"),
+        (f"{counted['what']} in the circuit", str(counted["size"]), f"of {counted['total']}"),
         (
             f"faithfulness on {held_out}",
             _number(found["faithfulness"]),

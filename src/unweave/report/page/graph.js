@@ -24,6 +24,7 @@ function network(run) {
 /** Faithfulness of the first n nodes, on the line between the measured sizes, and its prompts. */
 function faithfulnessAt(run, n) {
   if (n === run.size && isNumber(run.faithfulness)) return {value: run.faithfulness, told: `on ${prompts(run.held_out, "held-out")}`};
+  if (run.level === "edge") return {value: null, told: "curves of this run count edges: only the whole circuit was measured"};
   // The evaluation's curve is the finer one, where there is one.
   const measured = asMap(asMap(run.evaluation.curves)[run.evaluation.ablation]), own = asMap(run.curve);
   const fine = asList(measured.sizes).length;

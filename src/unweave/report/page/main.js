@@ -67,7 +67,7 @@ function runPage(run) {
     byId("faith-out").textContent = num(value);
     byId("faith-prompts").textContent = told;
     slider.setAttribute("aria-valuetext", `${n} nodes, faithfulness ${num(value)} ${told}`);
-    curve.move(n, value);
+    curve.move(run.level === "edge" ? run.counted.size : n, value);
   };
   slider.addEventListener("input", resize);
   byId("count-reset").addEventListener("click", () => { slider.value = found; resize(); });
