@@ -3,7 +3,8 @@
     python benchmarks/ground_truth.py [--prompts 32] [--models wired-induction …]
 
 Hand-wired attention-only models and four programs compiled with tracr (skipped without it), under
-each ablation. The first table rates scores alone, the second what methods (score and search) find.
+each ablation. The first table rates scores alone, the second what methods (score and search) find,
+the third which edges `discover --level edge` finds.
 """
 
 import argparse
@@ -14,13 +15,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from unweave.behaviours.synthetic.known_edges import known_edges
 from unweave.behaviours.task import synthetic_tasks
 from unweave.circuits import Scores
 from unweave.errors import UnweaveError
 from unweave.evaluation.roc import roc
+from unweave.experiments.discover import discover
 from unweave.experiments.methods import METHODS, Method
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.model.loading import load
+from unweave.model.model import Model
 from unweave.model.synthetic import tracr_programs
 from unweave.options import Options
 from unweave.progress import silent
@@ -60,6 +64,18 @@ def of_method(problem: Problem, known: Collection[Site], method: Method) -> str:
     return f"{shown(auc)} {hits}/{len(found.circuit)}"
 
 
+def of_edges(specification: Specification, model: Model) -> tuple[str, ...]:
+    """Known and found edges, precision and recall, and faithfulness of the found edges."""
+    task = Experiment.set_up(specification, model).task
+    circuit = discover(model, task, replace(specification, level="edge"))
+    known = {*known_edges(task, model.name, specification.ablation)}
+    found = {edge.name for edge in circuit.edges}
+    hits = len(known & found)
+    figures = (hits / len(found), hits / len(known), circuit.faithfulness)
+    total = f"{len(found)}/{circuit.edges_total}"
+    return str(len(known)), total, *(f"{figure:.2f}" for figure in figures)
+
+
 def table(title: str, columns: Sequence[str]) -> Table:
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for heading in ("model", "ablation", "nodes", "f", *columns):
@@ -74,6 +90,9 @@ def main() -> None:
     options = parser.parse_args()
     by_score = table("Rank AUC of scores against the circuit that was built in", list(SCORES))
     by_method = table("Rank AUC of methods, and known nodes in the circuit/its size", list(METHODS))
+    by_edge = Table(title="Edges of cdt", box=box.SIMPLE_HEAD, title_justify="left")
+    for heading in ("model", "ablation", "known", "found", "precision", "recall", "f"):
+        by_edge.add_column(heading, no_wrap=True)
     with silent():
         for name in options.models:
             if name.startswith("tracr:") and not tracr_programs.available():
@@ -91,10 +110,12 @@ def main() -> None:
                 by_score.add_row(*row, *(of_score(problem, known, one) for one in SCORES))
                 methods = METHODS.values()
                 by_method.add_row(*row, *(of_method(problem, known, one) for one in methods))
+                by_edge.add_row(name, ablation, *of_edges(specification, model))
     by_method.caption = "f: faithfulness of the known circuit itself"
     console = Console(width=150)
     console.print(by_score)
     console.print(by_method)
+    console.print(by_edge)
 
 
 if __name__ == "__main__":

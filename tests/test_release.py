@@ -56,11 +56,17 @@ def test_sources_can_be_built_and_tested(dist: Path):
     assert not [name for name in names if name.startswith((".venv", "site/", "runs/"))]
 
 
+def package(requirement: str) -> str:
+    found = re.match(r"[\w-]+", requirement)
+    assert found is not None
+    return found[0]
+
+
 def test_every_dependency_has_a_lower_bound_that_make_test_oldest_takes():
     printed = subprocess.run(
         [sys.executable, ROOT / ".ci" / "oldest.py"], check=True, capture_output=True, text=True
     ).stdout.split()
-    names = [re.match(r"[\w-]+", requirement)[0] for requirement in PROJECT["dependencies"]]
+    names = [package(requirement) for requirement in PROJECT["dependencies"]]
     assert [line.partition("==")[0] for line in printed] == names
     assert "torch==2.6" in printed
 
@@ -70,7 +76,7 @@ def test_every_dependency_and_extra_has_its_reason_in_the_readme():
     table, _, extras = text.partition("Extras:")
     listed = [row.split("|")[1].strip() for row in table.splitlines() if row.startswith("| ")]
     packages = {name for row in listed[1:] for name in row.split(", ")}
-    assert packages == {re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]}
+    assert packages == {package(line) for line in PROJECT["dependencies"]}
     assert all(f"`{extra}`" in extras for extra in PROJECT["optional-dependencies"])
 
 

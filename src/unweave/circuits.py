@@ -1,19 +1,25 @@
 """`Scores`, `EdgeScores` and `Circuit`: what a method found out about sites and edges."""
 
-import html
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from unweave.display.frames import frame
+from unweave.display.grids import circuit_svg, grid_of, heatmap_svg
+from unweave.display.tables import bar_table, block
 from unweave.errors import UnweaveError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +108,27 @@ class Scores:
         top = ", ".join(f"{s} {self[s]:+.3g}" for s in self.ranking()[:5])
         return f"Scores({len(self.sources)} sources; top: {top})"
 
+    def to_frame(self) -> "DataFrame":
+        """A data frame with a row for each source, as the method ranks them (needs pandas)."""
+        order = self.ranking()
+        places = [self.sources.index(source) for source in order]
+        spread = self.examples.std(1, correction=0)
+        values, deviations = self.values[places].tolist(), spread[places].tolist()
+        return frame({"source": order, "score": values, "standard_deviation": deviations})
+
+    def plot(self) -> "Figure":
+        """A plotly heatmap, layers × heads."""
+        from unweave.display.figures import head_heatmap
+
+        title = f"Scores of {len(self.sources)} nodes"
+        return head_heatmap(self.sources, self.values.tolist(), title)
+
     def _repr_html_(self) -> str:
         values = dict(zip(self.sources, self.values.tolist(), strict=True))
         rows = [(source, values[source]) for source in self.ranking()]
-        return _html_table(f"Scores of {len(rows)} nodes", rows, tuple(self.about.values()))
+        picture = heatmap_svg(grid_of(self.sources, self.values.tolist()))
+        title = f"Scores of {len(rows)} nodes"
+        return block(title, tuple(self.about.values()), picture, bar_table(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +139,14 @@ class EdgeScores:
         edges: Names such as `a0.h0->a5.h1<q>`, `input->m0`, `m11->logits`.
         values: Mean over examples of each edge's score.
         about: Where the scores come from: method, ablation, model.
+        order: Edges in the order that the method itself ranks them, where that is not their
+            magnitude; empty otherwise.
     """
 
     edges: tuple[str, ...]
     values: Float[Tensor, " edge"]
     about: Mapping[str, str] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.edges) != len(self.values):
@@ -130,6 +156,8 @@ class EdgeScores:
 
     def ranking(self, signed: bool = False) -> list[str]:
         """Edges by score, the largest first; by magnitude unless `signed`."""
+        if self.order and not signed:
+            return list(self.order)
         keys = self.values if signed else self.values.abs()
         order = torch.argsort(keys, descending=True, stable=True)
         return [self.edges[i] for i in order.tolist()]
@@ -141,7 +169,9 @@ class EdgeScores:
 
     def save(self, path: str | Path) -> None:
         """Writes the scores as safetensors, names and provenance in its metadata."""
-        metadata = {"edges": json.dumps(self.edges), "about": json.dumps(dict(self.about))}
+        names = {"edges": self.edges, "about": dict(self.about), "order": self.order}
+        # One entry, as in `Scores`: equal scores give equal files.
+        metadata = {"names": json.dumps(names)}
         save_file({"values": self.values.detach().cpu().contiguous()}, path, metadata)
 
     @staticmethod
@@ -151,12 +181,32 @@ class EdgeScores:
 
         values = load_file(path)["values"]
         with safe_open(path, "pt") as file:
-            metadata = {k: json.loads(v) for k, v in (file.metadata() or {}).items()}
-        return EdgeScores(tuple(metadata["edges"]), values, metadata["about"])
+            metadata = json.loads((file.metadata() or {})["names"])
+        edges, order = tuple(metadata["edges"]), tuple(metadata["order"])
+        return EdgeScores(edges, values, metadata["about"], order)
 
     def __repr__(self) -> str:
         top = ", ".join(f"{e} {self[e]:+.3g}" for e in self.ranking()[:5])
         return f"EdgeScores({len(self.edges)} edges; top: {top})"
+
+    def to_frame(self) -> "DataFrame":
+        """A data frame with a row for each edge, the largest score first (needs pandas)."""
+        names, scores = self.ranking(), dict(zip(self.edges, self.values.tolist(), strict=True))
+        ends = [name.partition("->") for name in names]
+        return frame(
+            {
+                "edge": names,
+                "source": [source for source, _, _ in ends],
+                "target": [target for _, _, target in ends],
+                "score": [scores[name] for name in names],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        scores = dict(zip(self.edges, self.values.tolist(), strict=True))
+        rows = [(name, scores[name]) for name in self.ranking()]
+        title = f"Scores of {len(rows)} edges"
+        return block(title, tuple(self.about.values()), bar_table(rows))
 
 
 GROUPS = ("core", "supporting", "interchangeable")
@@ -209,8 +259,69 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class NodeSummary:
+    """What one node of a circuit does.
+
+    Args:
+        roles: Every role whose evidence it meets; none is "unclear".
+        sentence: Made from its measurements.
+        at: Label of the position where it matters; "" where no label holds half of that.
+    """
+
+    roles: tuple[str, ...]
+    sentence: str
+    at: str = ""
+
+    @property
+    def role(self) -> str:
+        """The names of its roles, or "unclear"."""
+        return ", ".join(self.roles) or "unclear"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"roles": list(self.roles), "sentence": self.sentence, "at": self.at}
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "NodeSummary | None":
+        """Reads it back from a node of `circuit.json`; None where it was not explained."""
+        if record.get("sentence") is None:
+            return None
+        roles = tuple(record.get("roles") or ())
+        return NodeSummary(roles, record["sentence"], record.get("at") or "")
+
+
+@dataclass(frozen=True)
+class CircuitEdge:
+    """An edge of a circuit, `a0.h0->a5.h1<q>`: a node feeds a head's q, k or v, an MLP, the logits.
+
+    Args:
+        effect: How much faithfulness falls without it, on prompts that it was not found on; NaN
+            where that was not measured.
+        interval: The 95% interval of the effect over prompts.
+    """
+
+    name: str
+    score: float
+    effect: float = math.nan
+    interval: tuple[float, float] = (math.nan, math.nan)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "edge": self.name,
+            "score": self.score,
+            "effect": self.effect,
+            "interval": list(self.interval),
+        }
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "CircuitEdge":
+        low, high = record.get("interval") or (None, None)
+        score, effect = (_number(record.get(key)) for key in ("score", "effect"))
+        return CircuitEdge(record["edge"], score, effect, (_number(low), _number(high)))
+
+
+@dataclass(frozen=True)
 class Circuit:
-    """The nodes that carry a behaviour.
+    """The nodes that carry a behaviour, and the edges among them where these were searched.
 
     Args:
         nodes: Site names, the most important first.
@@ -221,6 +332,10 @@ class Circuit:
         interval: The 95% interval of the faithfulness over prompts.
         prompts: How many prompts it was measured on.
         evidence: By node, how certain it is; empty where that was not measured.
+        edges: Edges among the nodes that were tested, the most important first.
+        edges_total: Of a circuit of edges, how many edges the model has: faithfulness is then that
+            of the edges alone, and the nodes are their ends.
+        summaries: By node, what it does; empty where the circuit was not explained.
     """
 
     nodes: tuple[str, ...]
@@ -234,6 +349,9 @@ class Circuit:
     interval: tuple[float, float] = (math.nan, math.nan)
     prompts: int = 0
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    edges: tuple[CircuitEdge, ...] = ()
+    edges_total: int = 0
+    summaries: Mapping[str, NodeSummary] = field(default_factory=dict)
 
     SCHEMA: ClassVar[int] = 2
 
@@ -242,17 +360,50 @@ class Circuit:
         return len(self.nodes)
 
     @property
+    def level(self) -> str:
+        """What it is made of: "node" or "edge"."""
+        return "edge" if self.edges_total else "node"
+
+    @property
+    def parts(self) -> str:
+        """What it is made of in words: "12 of 144 nodes", "30 of 32491 edges among 9 nodes"."""
+        if self.level == "edge":
+            return f"{len(self.edges)} of {self.edges_total} edges among {self.size} nodes"
+        return f"{self.size} of {self.total} nodes"
+
+    @property
     def core(self) -> tuple[str, ...]:
         """The nodes that are always needed."""
         return tuple(n for n in self.nodes if n in self.evidence and self.evidence[n].core)
+
+    def explain(self, node: str | None = None) -> str:
+        """What each node does, or one of them: its name, its roles and its sentence.
+
+        Raises:
+            UnweaveError: For a node that is not in the circuit, or one that was not explained.
+        """
+        if node is not None and node not in self.nodes:
+            raise UnweaveError(f"{node} is not in the circuit: it has {', '.join(self.nodes)}")
+        wanted = [n for n in self.nodes if node in (None, n)]
+        if missing := [name for name in wanted if name not in self.summaries]:
+            raise UnweaveError(
+                f"{missing[0]} was not explained: run unweave explain on the run's folder, or call "
+                "unweave.roles.explain with a problem and the circuit's nodes"
+            )
+        shown = ((name, self.summaries[name]) for name in wanted)
+        return "\n".join(f"{name}  {one.role}\n  {one.sentence}" for name, one in shown)
 
     def to_json(self) -> dict[str, Any]:
         """The record that `circuit.json` holds."""
         nodes = [
             {"site": site, "score": score}
             | (self.evidence[site].to_json() if site in self.evidence else {})
+            | (self.summaries[site].to_json() if site in self.summaries else {})
             for site, score in zip(self.nodes, self.scores, strict=True)
         ]
+        edges = {"edges": [edge.to_json() for edge in self.edges]} if self.edges else {}
+        if self.level == "edge":
+            edges |= {"level": "edge", "edges_total": self.edges_total}
         return {
             "schema_version": self.SCHEMA,
             "task": self.task,
@@ -265,6 +416,7 @@ class Circuit:
             "prompts": self.prompts,
             "faithfulness_on_discovery": self.found,
             "nodes": nodes,
+            **edges,
         }
 
     @staticmethod
@@ -281,6 +433,7 @@ class Circuit:
             )
         low, high = record.get("interval") or (None, None)
         found = {node["site"]: Evidence.from_json(node) for node in record["nodes"]}
+        summaries = {node["site"]: NodeSummary.from_json(node) for node in record["nodes"]}
         return Circuit(
             tuple(node["site"] for node in record["nodes"]),
             tuple(_number(node.get("score")) for node in record["nodes"]),
@@ -293,40 +446,49 @@ class Circuit:
             (_number(low), _number(high)),
             record.get("prompts") or 0,
             {site: evidence for site, evidence in found.items() if evidence is not None},
+            tuple(CircuitEdge.from_json(edge) for edge in record.get("edges") or ()),
+            record.get("edges_total") or 0,
+            {site: summary for site, summary in summaries.items() if summary is not None},
         )
 
     def __repr__(self) -> str:
         shown = ", ".join(self.nodes[:6]) + (", …" if self.size > 6 else "")
         return (
-            f"Circuit({self.task} on {self.model}: {self.size} of {self.total} nodes, "
+            f"Circuit({self.task} on {self.model}: {self.parts}, "
             f"faithfulness {self.faithfulness:.2f}: {shown})"
         )
 
+    def to_frame(self) -> "DataFrame":
+        """A data frame with a row for each node and how certain it is (needs pandas)."""
+        found = [self.evidence.get(node) for node in self.nodes]
+        return frame(
+            {
+                "node": self.nodes,
+                "score": self.scores,
+                "effect": [None if one is None else one.effect for one in found],
+                "low": [None if one is None else one.interval[0] for one in found],
+                "high": [None if one is None else one.interval[1] for one in found],
+                "group": [None if one is None else one.group for one in found],
+                "frequency": [None if one is None else one.frequency for one in found],
+            }
+        )
+
+    def plot(self) -> "Figure":
+        """A plotly figure of the nodes in their layers."""
+        from unweave.display.figures import circuit_graph
+
+        title = f"{self.task} in {self.model}: {self.size} of {self.total} nodes"
+        return circuit_graph(self.nodes, self.scores, title)
+
     def _repr_html_(self) -> str:
-        text = f"{self.size} of {self.total} nodes, faithfulness {self.faithfulness:.3f}"
+        text = f"{self.parts}, faithfulness {self.faithfulness:.3f}"
         rows = list(zip(self.nodes, self.scores, strict=True))
-        return _html_table(text, rows, (self.task, self.model, self.method))
+        if self.level == "edge":
+            rows = [(edge.name, edge.effect) for edge in self.edges]
+        picture = circuit_svg(self.nodes, self.scores)
+        return block(text, (self.task, self.model, self.method), picture, bar_table(rows))
 
 
 def _number(value: float | None) -> float:
     """JSON has no NaN: what is not known is null there."""
     return math.nan if value is None or math.isnan(value) else float(value)
-
-
-def _html_table(
-    caption: str, rows: Sequence[tuple[str, float]], about: Sequence[str], most: int = 20
-) -> str:
-    """Names with their scores and a bar each, for notebooks; every text is escaped."""
-    finite = [abs(score) for _, score in rows if math.isfinite(score)]
-    unit = 100 / (max(finite, default=0.0) or 1.0)
-    lines = []
-    for name, score in rows[:most]:
-        width = round(abs(score) * unit) if math.isfinite(score) else 0
-        colour = "#c2571a" if score < 0 else "#2f6fb5"
-        bar = f'<div style="background:{colour};height:.7em;width:{width}px"></div>'
-        name, number = html.escape(name), f"{score:+.3g}" if math.isfinite(score) else "–"
-        lines.append(f"<tr><td><code>{name}</code></td><td>{number}</td><td>{bar}</td></tr>")
-    if len(rows) > most:
-        lines.append(f'<tr><td colspan="3">… {len(rows) - most} more</td></tr>')
-    title = f"<b>{html.escape(caption)}</b> {html.escape(', '.join(map(str, about)))}"
-    return f'<table><caption style="text-align:left">{title}</caption>{"".join(lines)}</table>'

@@ -12,9 +12,14 @@ from dataclasses import dataclass
 
 @dataclass
 class Meter:
-    """Tokens × blocks so far."""
+    """Tokens × blocks so far.
+
+    Args:
+        backward: Of these, what passes with a backward pass cost.
+    """
 
     tokens: float = 0.0
+    backward: float = 0.0
 
 
 _meters: ContextVar[tuple[Meter, ...]] = ContextVar("unweave_meters", default=())
@@ -65,3 +70,4 @@ def spend(tokens: int | float) -> None:
     """Called by the program for every block, with the tokens that pass it."""
     for meter in _meters.get():
         meter.tokens += tokens * _weight.get()
+        meter.backward += tokens * _weight.get() if _weight.get() > 1 else 0.0

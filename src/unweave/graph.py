@@ -102,9 +102,18 @@ class Graph:
                 if name not in self.places:
                     known = nearest(name, self.edges, "expected e.g. a0.h0->a5.h1<q>")
                     raise UnweaveError(f"{name!r} is no edge of this model: {known}")
-                row[self.places[name]] = False
+            where = [self.places[name] for name in circuit]
+            row[tuple(torch.tensor(where, dtype=torch.long).reshape(-1, 2).T)] = False
             rows.append(row)
         return torch.stack(rows)
+
+    def among(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Edges between these nodes, from the input and to the logits."""
+        ends = {"input", "logits", *nodes}
+        rows = [d.node in ends for d in self.destinations]
+        columns = torch.tensor([source in ends for source in self.sources])
+        inside = (self.mask & torch.tensor(rows)[:, None] & columns)[self.mask]
+        return tuple(self.edges[i] for i in inside.nonzero().flatten().tolist())
 
 
 def graph_of(model: Model, post_norms: bool = True) -> Graph:
@@ -170,6 +179,22 @@ def _graph(shape: tuple[tuple[int, bool, bool], ...]) -> Graph:
             write(Point("mlp", layer), [f"m{layer}"])
     read(len(shape), "logits", [("logits", "")], len(sources))
     return Graph(tuple(sources), tuple(destinations), source_rows, destination_rows)
+
+
+def edge_name(source: Site, target: Site) -> str:
+    """The name of an edge from a node, or `embed`, to a head's input, an MLP or the logits."""
+    before = "input" if source.point == EMBED else str(source)
+    if target.point.kind not in ("q", "k", "v"):
+        return f"{before}->{target}"
+    head = Site(Point("z", target.point.layer), target.unit)
+    return f"{before}->{head}<{target.point.kind}>"
+
+
+def edge_ends(edge: str) -> tuple[str, str, str]:
+    """Source, target and branch (q, k, v or "") of an edge, "a0.h0->a5.h1<q>"."""
+    source, _, target = edge.partition("->")
+    node, _, branch = target.partition("<")
+    return source, node, branch.rstrip(">")
 
 
 def graph_points(model: Model) -> tuple[Point, ...]:

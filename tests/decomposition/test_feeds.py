@@ -46,6 +46,8 @@ def test_a_share_by_hand():
     # Everything that was written is what the stream holds beyond the counterfactual's.
     assert (torch.stack(deltas).sum(0) - wide[Point("resid", 1)]).abs().max() < 1e-12
     x, pre = clean[Point("resid", 1)], model.network.body.blocks[1].branches[0].pre
+    assert pre is not None
+    assert pre.weight is not None
     scale = pre.weight / (x.var(-1, correction=0, keepdim=True) + pre.eps).sqrt()
     weight = model.network.body.blocks[1].attention.k.matrix[12:18]
     keys = [((d - d.mean(-1, keepdim=True)) * scale) @ weight.T for d in deltas]
@@ -68,7 +70,10 @@ def test_tokens_by_all_their_paths():
         counterfactual(model, y, stream).values[stream[0]] for y in (batch.clean, batch.corrupted)
     )
     block = model.network.body.blocks[1]
-    gain = block.branches[0].pre.weight / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()
+    pre = block.branches[0].pre
+    assert pre is not None
+    assert pre.weight is not None
+    gain = pre.weight / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()
     d_head = block.attention.d_head
     whole = ((x - base) * gain)[rows, read] @ block.attention.q.matrix[d_head : 2 * d_head].T
     expected = (rel * whole).sum(-1) / whole.pow(2).sum(-1)

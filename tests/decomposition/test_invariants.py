@@ -293,6 +293,7 @@ def test_pruned_positions_change_no_score(monkeypatch, scene, metric):
 def test_a_decoder_longer_than_its_encoder():
     """A source may begin at a position that the encoder does not have."""
     model, whole = tiny_model("t5"), tiny_inputs("t5", length=7)
+    assert whole.tokens is not None
     few = whole.mask[:, :2], whole.tokens[:, :2]
     inputs = Inputs(*few, decoder=whole.decoder)
     sources = ["embed@2", "embed@5", "a1.h0@4", "enc.embed@1"]

@@ -79,6 +79,7 @@ def test_paper_equals_two_streams(shape, zero):
     names = targets_of(model)
     d = decompose(model, inputs, sources, names, rules="paper", ablation=ablation)
     types = None if inputs.types is None else inputs.types[0]
+    assert inputs.tokens is not None
     for i, source in enumerate(sources):
         sites = [parse(name) for name in source]
         slow = two_stream(
@@ -226,6 +227,7 @@ def test_linear_equals_one_backward_pass(shape, metric):
     base = activations(model, other, {site.point for site in sites})
     for i, site in enumerate(sites):
         x = seen[site.point]
+        assert x.grad is not None
         flow = pick(x.grad * (x.detach() - base[site.point]), site)
         assert (scores.examples[i] - flow.flatten(1).sum(1)).abs().max() < BOUND, str(site)
 
@@ -235,6 +237,7 @@ def test_the_twins_read_one_row_of_a_batch():
     model, inputs = tiny_model("gpt2"), tiny_inputs("gpt2", rows=2)
     alone = trimmed(inputs, 1)
     d = decompose(model, inputs, [["a0.h1"]], "logits")
+    assert alone.tokens is not None
     slow = two_stream(model.network, alone.tokens[0], [parse("a0.h1")], {})
     beta, _ = slow[parse("logits").point]
     assert (d.rel["logits"][0, 1] - beta).abs().max() < BOUND

@@ -43,9 +43,9 @@ def test_linear(seed, has_bias):
     normal = drawn(seed)
     w = Linear(normal(5, 6), normal(5) if has_bias else None)
     rel, total = normal(3, 2, 4, 6), normal(2, 4, 6)
-    out = total @ w.weight.T + (w.bias if has_bias else 0)
+    out = total @ w.weight.T + (0 if w.bias is None else w.bias)
     a, c = rel @ w.weight.T, (total - rel) @ w.weight.T
-    shared = a + w.bias * a.abs() / (a.abs() + c.abs()) if has_bias else a
+    shared = a if w.bias is None else a + w.bias * a.abs() / (a.abs() + c.abs())
     assert close(rules.linear_shared_bias(rel, w, out), shared)
     assert close(rules.linear_without_bias(rel, w, out), a)
 
@@ -79,7 +79,7 @@ def test_norm(seed, kind, has_bias, shift):
     def scale(x: Tensor) -> Tensor:
         return torch.sqrt((centred(x) ** 2).mean(-1, keepdim=True) + 0.1)
 
-    bias = w.bias if has_bias else torch.zeros(6)
+    bias = torch.zeros(6) if w.bias is None else w.bias
     gain = w.weight + shift
     whole = centred(total) / scale(total) * gain + bias
     held = centred(rel) / scale(total) * gain

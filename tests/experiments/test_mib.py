@@ -168,7 +168,7 @@ def test_errors_say_what_there_is():
     bad(lambda: rank_items(problem, mib_method("gim"), "edge"), "gim", "eap-ig")
     bad(lambda: rank_items(problem, mib_method("gim"), "neuron"), "gim", "eap")
     bad(lambda: rank_items(problem, mib_method("cdt"), "edge"), "cdt", "level edge")
-    bad(lambda: mib_nodes(tiny_problem("bert").model), "decoders", "bert")
+    bad(lambda: mib_nodes(tiny_problem("bert", "masked lm").model), "decoders", "bert")
 
 
 NODE = {

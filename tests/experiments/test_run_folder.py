@@ -6,11 +6,12 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from oracles.deaths import Deadly, Death, result
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -27,7 +28,6 @@ from unweave.model.model import Model
 from unweave.model.weights import tensors
 
 TASK = "wired-induction"
-TIMES = {"created", "seconds", "command", "forwards"}
 METHODS = ("cdt", "eap+algorithm1", "acdc")
 
 
@@ -39,33 +39,6 @@ def wired() -> Model:
 def specification(method: str = "cdt", **changes: Any) -> Specification:
     usual = {"ablation": "counterfactual", "prompts": 4, "held_out": 4, "method": method}
     return Specification(TASK, TASK, **usual | changes)
-
-
-def result(folder: Path) -> dict[str, Any]:
-    """Everything that a run writes, without times and costs."""
-    run = read_json(folder / "run.json", "a run")
-    found: dict[str, Any] = {path.name: path.read_bytes() for path in folder.iterdir()}
-    return found | {"run.json": {k: v for k, v in run.items() if k not in TIMES}}
-
-
-class Death(BaseException):
-    """What a kill is to the process: nothing catches it."""
-
-
-class Deadly:
-    """The writer of files, which dies at one write: before the file is there, or just after."""
-
-    def __init__(self, at: int, after: bool) -> None:
-        self.at, self.after, self.count, self.write = at, after, 0, files.write_whole
-
-    def __call__(self, path: Path, write: Callable[[Path], object]) -> None:
-        self.count += 1
-        if self.count == self.at and not self.after:
-            path.with_name(f".{path.name}.1.part").write_bytes(b"half")
-            raise Death
-        self.write(path, write)
-        if self.count == self.at:
-            raise Death
 
 
 @pytest.fixture(scope="module", params=METHODS)

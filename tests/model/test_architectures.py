@@ -203,9 +203,12 @@ def test_random_inputs_cover_what_a_config_asks_for():
     assert text.mask[1, 0]
     assert text.mask[2, -1]
     assert ((text.tokens == pad) == ~text.mask).all()
+    assert text.types is not None
     assert text.types.unique().tolist() == [0, 1]
     both = random_inputs(oracle_of("t5").config, 12, "right")
+    assert both.decoder is not None
     assert both.mask.shape[1] != both.decoder.mask.shape[1]
     image = random_inputs(oracle_of("vit").config, 0, dtype=torch.float64)
     assert image.tokens is None
+    assert image.pixels is not None
     assert image.pixels.dtype == torch.float64

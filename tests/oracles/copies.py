@@ -58,6 +58,7 @@ def copies(
         return change(name, x)
 
     embedding = network.body.embedding
+    assert embedding.tokens is not None
     x = embedding.tokens[tokens] * embedding.scale
     if embedding.positions is not None:
         x = x + embedding.positions[embedding.position_offset :][: tokens.shape[1]]
@@ -91,6 +92,7 @@ def copies(
                 if branch.post is not None:
                     y, before = _norm(y, branch.post), y
                     rms = torch.sqrt((before**2).mean(-1, keepdim=True) + branch.post.eps)
+                    assert branch.post.gain is not None
                     scale = (branch.post.gain / rms).detach()
                 for head, out in enumerate(outs):
                     written[f"a{layer}.h{head}"] = out * scale

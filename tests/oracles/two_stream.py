@@ -255,6 +255,7 @@ def f(x: Tensor, w: Activation) -> Tensor:
         case "solu":
             return x * torch.exp(x) / torch.exp(x).sum(-1, keepdim=True)
         case "softcap":
+            assert w.parameter is not None
             return w.parameter * torch.tanh(x / w.parameter)
     raise NotImplementedError(w.name)
 

@@ -89,9 +89,12 @@ def test_feeders_are_taken_out_of_one_input_only():
     found, _ = measure(problem, ["a0.h0", "a1.h1", "a2.h2"], budget=1000.0)
     # Of the query's two named feeders, a0.h0 only acts through a1.h1: one wire is cut.
     lost = without_edges(problem, "a1.h1->a2.h2<q>")
-    assert found["a2.h2"].fed_effect.mean == pytest.approx(float(lost.mean()), rel=1e-4)
+    effects = found["a2.h2"].fed_effect, found["a1.h1"].fed_effect
+    assert effects[0] is not None
+    assert effects[1] is not None
+    assert effects[0].mean == pytest.approx(float(lost.mean()), rel=1e-4)
     lost = without_edges(problem, "a0.h0->a1.h1<k>")
-    assert found["a1.h1"].fed_effect.mean == pytest.approx(float(lost.mean()), rel=1e-4)
+    assert effects[1].mean == pytest.approx(float(lost.mean()), rel=1e-4)
     assert found["a1.h1"].moved["k"].held
     assert found["a0.h0"].fed_effect is None
 
@@ -160,6 +163,7 @@ def test_copying_changes_sign_with_the_output_matrix():
     problem = synthetic("wired-suppression")
     tokens = problem.batch.clean.tokens
     draw = torch.Generator().manual_seed(0)
+    assert tokens is not None
     outputs = tokens.unique()
     weights = torch.ones(tokens.shape)
     # Both heads hold the token as it is in their first dimensions.

@@ -119,7 +119,7 @@ def test_circuits_of_edges(shape, monkeypatch):
     left = run_edges(problem.model, batch, removed, base)
     circuits = [tuple(n for n in problem.nodes if n != node) for node in problem.nodes]
     assert (left - problem.metric(circuits)).abs().max() < 1e-12
-    monkeypatch.setattr("unweave.patching.edges._BYTES", 1)
+    monkeypatch.setattr("unweave.patching.edges._CPU_BYTES", 1)
     assert (run_edges(problem.model, batch, removed, base) - left).abs().max() < 1e-12
     with pytest.raises(UnweaveError, match=r"edge of this model: did you mean"):
         run_edge_circuits(problem.model, batch, [["a0.h0->a1.h9<q>"]], base)

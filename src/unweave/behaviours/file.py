@@ -8,7 +8,8 @@ Columns: `clean`, `corrupted`, `answer` or `answers`, `distractor` or `distracto
      "answer": " Paris", "distractor": " Madrid", "positions": {"country": "France"}}
 
 In a CSV file several answers are separated by "|", and `positions` is written as JSON. For a
-classifier, the columns are `text`, `label` and if wanted `corrupted` (see `classes.py`).
+classifier, the columns are `text`, `label` and if wanted `corrupted` (see `classes.py`). Rows of
+MIB's datasets are read as they are (see `mib_rows.py`).
 """
 
 import json
@@ -19,6 +20,7 @@ from typing import Any
 
 from unweave.behaviours.classes import pair_up, read_labelled
 from unweave.behaviours.encoding import encode
+from unweave.behaviours.mib_rows import is_mib_row, mib_prompt
 from unweave.behaviours.prompt import OTHERS, Answer, Prompt, Span, short
 from unweave.behaviours.rows import COLUMNS, SUFFIXES, BadLine, read_rows, unknown_column
 from unweave.behaviours.sampling import listed
@@ -148,6 +150,8 @@ def _lines(path: Path) -> list[tuple[int, "Prompt | BadLine"]]:
         try:
             if isinstance(fields, BadLine):
                 found.append((line, fields))
+            elif is_mib_row(fields):
+                found.append((line, mib_prompt(fields)))
             elif "text" in fields or "label" in fields:
                 labelled.append(read_labelled(line, fields))
             else:

@@ -12,10 +12,11 @@ start, so its top holds light imports only; torch, transformers and our own modu
 are imported inside the function. A command that has to fail without an error raises `typer.Exit`.
 """
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import Annotated, Any
@@ -29,7 +30,13 @@ from unweave.registry import Registry
 
 commands: Registry[Callable[..., None] | typer.Typer] = Registry("command", "unweave.cli")
 
+SHARED = ("discover", "evaluate", "compare")  # commands that several processes do together
 INTERRUPTED = 130  # the exit code that typer and shells give to Ctrl-C
+_COMPLETION = "_UNWEAVE_COMPLETE"  # set by the shell when it asks what a word could become
+START = """\
+unweave discover ioi                          find a circuit and write its report, in minutes
+unweave attribute "Who wrote this document?"  show how much each word adds to a prediction
+unweave --help                                all commands; unweave COMMAND --help explains one"""
 
 
 @dataclass
@@ -53,9 +60,12 @@ def main(args: Sequence[str] | None = None) -> int:
     settings = GlobalOptions()
     _print_anything()
     try:
-        with _notes(), forgotten():
+        with _notes(), forgotten(), _processes(args):
             app = _build_app(settings)
-            code = app(args or ["--help"], prog_name="unweave", standalone_mode=False)
+            if not args and _COMPLETION not in os.environ:
+                typer.echo(START)
+                return 0
+            code = app(args, prog_name="unweave", standalone_mode=False)
     except (UnweaveError, typer.TyperException) as error:
         if settings.debug:
             raise
@@ -66,6 +76,27 @@ def main(args: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         typer.echo("interrupted", err=True)
     return code or 0
+
+
+@contextmanager
+def _processes(args: Sequence[str]) -> Iterator[None]:
+    """Under torchrun, processes share a long job; anything else is the first one's to do."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # torch takes seconds to import
+        yield
+        return
+    from unweave import distributed
+
+    if next((arg for arg in args if not arg.startswith("-")), "") not in SHARED:
+        if distributed.launched() and os.environ.get("RANK") != "0":
+            raise SystemExit(0)
+        yield
+        return
+    with ExitStack() as quiet, distributed.joined() as ranks:
+        if not ranks.first:
+            null = quiet.enter_context(open(os.devnull, "w"))
+            quiet.enter_context(redirect_stdout(null))
+            quiet.enter_context(redirect_stderr(null))
+        yield
 
 
 def _print_anything() -> None:
@@ -101,7 +132,8 @@ def _one_line(error: UnweaveError | typer.TyperException) -> str:
 
 
 def _build_app(settings: GlobalOptions) -> typer.Typer:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    # Markdown leaves brackets alone, which rich's own markup takes for styles: unweave[plots].
+    app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
     @app.callback()
     def root(

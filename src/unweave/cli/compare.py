@@ -1,7 +1,8 @@
 """`unweave compare`: methods side by side on the same prompts, ablations and metrics."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,9 @@ from unweave.cli import experiment_options as given
 from unweave.errors import UnweaveError
 
 if TYPE_CHECKING:
+    from unweave.experiments.compare import Comparison
     from unweave.experiments.methods import Method
+    from unweave.model.model import Model
 
 
 TaskNames = Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl and .csv files.")]
@@ -43,6 +46,14 @@ Protocol = Annotated[
         "unweave mib run (--methods, --model, --prompts, --held-out, --seeds)."
     ),
 ]
+Executor = Annotated[
+    str,
+    typer.Option(
+        help="Make cells in parallel: local:4 (processes), slurm, slurm:partition=gpu,… "
+        "(submitit), ray or ray:ADDRESS; one after the other unless given.",
+        show_default=False,
+    ),
+]
 
 
 @commands.register("compare")
@@ -54,7 +65,8 @@ def compare(
     option: given.Options = None,
     model: given.Model = None,
     granularity: given.Granularity = "head",
-    mlps: given.Mlps = False,
+    level: given.Level = "node",
+    mlps: given.Mlps = None,
     ablation: given.Ablation = "mean",
     prompts: given.Prompts = None,
     held_out: given.HeldOut = None,
@@ -62,12 +74,14 @@ def compare(
     out: Out = None,
     draws: Draws = 10,
     protocol: Protocol = "curve",
+    executor: Executor = "",
     device: given.Device = "cpu",
     precision: given.Precision = None,
     memory: given.Memory = None,
     bos: given.Bos = None,
     first_token: given.FirstToken = False,
     only_correct: given.OnlyCorrect = None,
+    dry_run: given.DryRun = False,
     quiet: given.Quiet = False,
     as_json: given.AsJson = False,
 ) -> None:
@@ -82,7 +96,15 @@ def compare(
     if protocol == "mib":
         from unweave.cli.mib import show, table_of
 
-        table = table_of(tasks, methods, "node", model, prompts, held_out, seeds)
+        fixed = {"score": score, "search": search, "option": option, "mlps": mlps}
+        fixed |= {"granularity": granularity != "head", "ablation": ablation != "mean"}
+        fixed |= {"first-token": first_token, "only-correct": only_correct is not None}
+        if given_too := [name for name, value in fixed.items() if value]:
+            raise UnweaveError(
+                f"--{given_too[0]} has no meaning in MIB's protocol, which fixes nodes and "
+                "ablation: drop it; options of a score are written eap-ig:steps=10 in --methods"
+            )
+        table = table_of(tasks, methods, level, model, prompts, held_out, seeds)
         return show(table, out, device, bos, quiet, as_json)
     if protocol != "curve":
         raise UnweaveError(f"--protocol {protocol}: expected curve or mib")
@@ -90,15 +112,16 @@ def compare(
 
     from rich.console import Console
 
-    from unweave.experiments.compare import Comparison
+    from unweave.distributed import on_first
+    from unweave.experiments.compare import Comparison, Loader
     from unweave.experiments.compare import compare as run
+    from unweave.experiments.executors import find_executor
     from unweave.experiments.locking import check_writable
-    from unweave.model.loading import load
     from unweave.progress import silent
 
     model = common_model(tasks) if model is None else model
     base = given.specification(values, tasks[0], model)
-    chosen = _methods(methods, score, search, option or [])
+    chosen = _methods(methods, score, search, option or [], level == "edge")
     comparison = Comparison(tuple(tasks), base, chosen, read_seeds(seeds), draws)
     folder = out or Path("runs") / f"compare-{Path(model).name}"
     console = Console(stderr=True, highlight=False)
@@ -107,10 +130,14 @@ def compare(
         if not quiet:
             console.print(line, style="dim", markup=False, soft_wrap=True)
 
-    check_writable(folder)
+    if dry_run:
+        return _show_plans(comparison, Loader(device, bos), as_json)
+    on_first(lambda: check_writable(folder))
     try:
-        with silent() if quiet or as_json else nullcontext():
-            record = run(comparison, folder, lambda name: load(name, device=device, bos=bos), say)
+        hushed = silent() if quiet or as_json else nullcontext()
+        workers = find_executor(executor, folder) if executor else nullcontext()
+        with hushed, workers as pool:
+            record = run(comparison, folder, Loader(device, bos), say, pool)
     except KeyboardInterrupt:
         say(f"finished cells are in {folder}: the same command goes on")
         raise
@@ -133,15 +160,43 @@ def _show(record: Mapping[str, Any], folder: Path, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _methods(names: str, scores: str, searches: str, options: list[str]) -> "tuple[Method, ...]":
-    """Named methods, and every score behind every search."""
+def _show_plans(comparison: "Comparison", load: "Callable[[str], Model]", as_json: bool) -> None:
+    """What every method of every task will take; a seed costs what another does."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from unweave.experiments.plan import plan
+    from unweave.progress import silent
+
+    model, rows = load(comparison.base.model), []
+    for task in comparison.checked().tasks:
+        for method in comparison.checked().methods:
+            how = replace(comparison.base, task=task, **method.named())
+            with silent():
+                found = plan(model, task, how)
+            rows.append({"task": task, "method": method.name, **found.to_json()})
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    table = Table("task", "method", "forward passes", "seconds", "peak MB", box=None)
+    for row in rows:
+        passes, seconds = (sum(row[key].values()) for key in ("forwards", "seconds"))
+        peak = row["memory"]["peak"] / 1e6
+        table.add_row(row["task"], row["method"], f"{passes:.0f}", f"{seconds:.0f}", f"{peak:.0f}")
+    Console(highlight=False).print(table, f"times {len(comparison.seeds)} seed(s)")
+
+
+def _methods(
+    names: str, scores: str, searches: str, options: list[str], edges: bool = False
+) -> "tuple[Method, ...]":
+    """Named methods, and every score behind every search; without any, all that can do it."""
     from unweave.experiments.methods import METHODS, find_method, read_options
 
     found = [find_method(name) for name in _listed(names)]
     pairs = _listed(scores), _listed(searches)
     if any(pairs):
         found += [find_method(None, a, b) for a in pairs[0] or [None] for b in pairs[1] or [None]]
-    found = found or list(METHODS.values())
+    found = found or [one for one in METHODS.values() if one.finds_edges or not edges]
     if not options:
         return tuple(found)
     known = [_with_known(method, options) for method in found]
@@ -210,7 +265,9 @@ def tables(record: Mapping[str, Any]) -> list[Any]:
         table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left")
         table.pad_edge, table.padding = False, (0, 0)  # 80 columns are enough
         table.add_column("method", no_wrap=True)
+        made_of = f"{record['settings'].get('level', 'node')}s"
         for heading, _, _ in columns:
+            heading = made_of if heading == "nodes" else heading
             table.add_column(heading, justify="right", no_wrap=True)
         for row in rows:
             figures = [_figure(row, name, spec) for _, name, spec in columns]

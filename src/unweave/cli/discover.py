@@ -2,20 +2,25 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unweave.cli import commands
 from unweave.cli import experiment_options as given
 from unweave.cli.evaluate import template_figure
+from unweave.cli.plan import show_plan
 from unweave.errors import UnweaveError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from unweave.behaviours.task import Task
     from unweave.circuits import Circuit
     from unweave.experiments.specification import Specification
     from unweave.model.model import Model
+
+_MOST_EDGES = 20  # in the table that is printed
 
 
 TaskName = Annotated[
@@ -45,7 +50,8 @@ def discover(
     search: given.Search = None,
     option: given.Options = None,
     granularity: given.Granularity = "head",
-    mlps: given.Mlps = False,
+    level: given.Level = "node",
+    mlps: given.Mlps = None,
     ablation: given.Ablation = "mean",
     prompts: given.Prompts = None,
     held_out: given.HeldOut = None,
@@ -59,6 +65,10 @@ def discover(
     first_token: given.FirstToken = False,
     only_correct: given.OnlyCorrect = None,
     open_report: OpenReport = False,
+    dry_run: given.DryRun = False,
+    explain: Annotated[
+        bool, typer.Option("--explain/--no-explain", help="Say what each node does.")
+    ] = True,
     as_json: given.AsJson = False,
     quiet: given.Quiet = False,
     verbose: Verbose = False,
@@ -68,9 +78,12 @@ def discover(
     Example: unweave discover ioi --out runs/ioi
 
     Example: unweave discover ioi --score eap-ig --search eliminate -o steps=10
+
+    Example: unweave discover ioi --level edge
     """
     values = locals()
     from unweave.behaviours.file import find_task
+    from unweave.distributed import on_first, ranks, restarted
     from unweave.experiments.locking import check_out, new_folder, remove_empty
     from unweave.experiments.methods import find_method, read_options
     from unweave.model.loading import load
@@ -83,15 +96,21 @@ def discover(
     options = read_options(find_method(method, score, search), option or [])
     own = {"method": method, "score": score, "search": search, "options": options, "seed": seed}
     specification = given.specification(values, task, name, **own)
+    if dry_run:
+        return show_plan(load(name, device=device, bos=bos), found, specification, as_json)
+    resume = resume or restarted()
     if out is not None:
-        check_out(out, resume)  # before the model is loaded
+        on_first(lambda: check_out(out, resume))  # before the model is loaded
     loaded = load(name, device=device, bos=bos)
-    folder = out or new_folder(found.name, name, seed)
+    folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
     try:
-        circuit = _run(loaded, found, specification, folder, resume or not out, quiet or as_json)
+        resume, hushed = resume or not out, quiet or as_json
+        circuit = _run(loaded, found, specification, folder, resume, hushed, explain)
     finally:
-        if out is None:
+        if out is None and ranks().first:
             remove_empty(folder, folder.parent)  # of a run that failed
+    if not ranks().first:
+        return
     report = write_report([folder])
     if open_report:
         typer.launch(str(report))
@@ -108,6 +127,7 @@ def _run(
     folder: Path,
     resume: bool,
     hushed: bool,
+    explain: bool,
 ) -> "Circuit":
     """Runs the discovery, with a line for every phase; Ctrl-C says how to go on."""
     from contextlib import nullcontext
@@ -122,7 +142,7 @@ def _run(
     say(repr(model))
     try:
         with silent() if hushed else nullcontext():
-            return run(model, task, specification, folder, resume, say)
+            return run(model, task, specification, folder, resume, say, explain)
     except KeyboardInterrupt:
         if (folder / "state.json").exists():
             say(f"what is finished is in {folder}: go on with --resume --out {folder}")
@@ -130,10 +150,8 @@ def _run(
 
 
 def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
-    from rich import box
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     from unweave.experiments.run_folder import read_run
 
@@ -146,25 +164,14 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
                 f"faithfulness {one['faithfulness']:.3f} where it was found",
                 soft_wrap=True,
             )
-    columns = ["node", "score"]
-    if circuit.evidence:
-        columns += ["effect", "", "found again", "can be replaced by"]
-    table = Table(*columns, box=box.SIMPLE_HEAD)
-    for name, score in zip(circuit.nodes, circuit.scores, strict=True):
-        row = [name, f"{score:+.3f}"]
-        if name in circuit.evidence:
-            known = circuit.evidence[name]
-            half = (known.interval[1] - known.interval[0]) / 2
-            often = "" if known.frequency is None else f"{known.frequency:.0%}"
-            row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
-            row.append(" ".join(known.swaps[:3]))
-        table.add_row(*row)
     if sentence := (record.get("verdict") or {}).get("sentence"):
         console.print(escape(sentence), style="bold", soft_wrap=True)
-    console.print(table)
+    console.print(_table(circuit))
+    if circuit.edges:
+        console.print(_edge_table(circuit))
     half = (circuit.interval[1] - circuit.interval[0]) / 2
     console.print(
-        f"[bold]{circuit.size} of {circuit.total} nodes, faithfulness "
+        f"[bold]{circuit.parts}, faithfulness "
         f"{circuit.faithfulness:.3f} ± {half:.3f}[/bold] (95%, {circuit.prompts} held-out prompts; "
         f"{circuit.found:.3f} where it was found)",
         soft_wrap=True,
@@ -185,3 +192,44 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
         f"{escape(str(folder))}",
         soft_wrap=True,
     )
+
+
+def _table(circuit: "Circuit") -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    columns = ["node", "score"]
+    if circuit.summaries:
+        columns.append("role")
+    if circuit.evidence:
+        columns += ["effect", "", "found again", "can be replaced by"]
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("node", "score", "effect"))
+    for name, score in zip(circuit.nodes, circuit.scores, strict=True):
+        row = [name, f"{score:+.3f}"]
+        if circuit.summaries:
+            row.append(circuit.summaries[name].role if name in circuit.summaries else "")
+        if name in circuit.evidence:
+            known = circuit.evidence[name]
+            half = (known.interval[1] - known.interval[0]) / 2
+            often = "" if known.frequency is None else f"{known.frequency:.0%}"
+            row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
+            row.append(" ".join(known.swaps[:3]))
+        table.add_row(*row)
+    return table
+
+
+def _edge_table(circuit: "Circuit") -> Any:
+    """The edges with the largest effects: how much faithfulness falls without each."""
+    from rich import box
+    from rich.table import Table
+
+    shown = sorted(circuit.edges, key=lambda edge: -abs(edge.effect))[:_MOST_EDGES]
+    table = Table("edge", "score", "effect", box=box.SIMPLE_HEAD)
+    for edge in shown:
+        half = (edge.interval[1] - edge.interval[0]) / 2
+        table.add_row(edge.name, f"{edge.score:+.3f}", f"{edge.effect:+.3f} ± {half:.3f}")
+    if len(shown) < len(circuit.edges):
+        table.add_row(f"… {len(circuit.edges) - len(shown)} more in circuit.json", "", "")
+    return table

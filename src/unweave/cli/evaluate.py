@@ -45,6 +45,7 @@ def evaluate(
 
     from rich.console import Console
 
+    from unweave.distributed import ranks
     from unweave.evaluation.api import PARTS
     from unweave.experiments.evaluate import evaluate_run
     from unweave.experiments.files import plain
@@ -72,6 +73,8 @@ def evaluate(
     except KeyboardInterrupt:
         say(f"finished parts are in {run / 'evaluation.json'}: the same command goes on")
         raise
+    if not ranks().first:
+        return
     write_report([run])
     if as_json:
         typer.echo(json.dumps(plain(record), indent=2))
@@ -90,7 +93,8 @@ def _table(record: Mapping[str, Any]) -> Any:
 
     about = record["about"]
     title = f"{about['method']} on {about['task']}, {about['model']}: "
-    title += f"{record['size']} of {record['nodes']} nodes, {record['prompts']} held-out prompts"
+    what = f"{about.get('level', 'node')}s"
+    title += f"{record['size']} of {record['nodes']} {what}, {record['prompts']} held-out prompts"
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", show_header=False)
     table.add_column("what", no_wrap=True)
     table.add_column("figure")

@@ -53,7 +53,21 @@ Granularity = Annotated[
         "position, with @token one for each token.",
     ),
 ]
-Mlps = Annotated[bool, typer.Option("--mlps", help="MLPs are nodes too.")]
+Mlps = Annotated[
+    bool | None,
+    typer.Option(
+        "--mlps/--no-mlps",
+        help="MLPs are nodes too; by default only with --level edge.",
+        show_default=False,
+    ),
+]
+Level = Annotated[
+    str,
+    typer.Option(
+        "--level",
+        help="What circuits are made of: node, or edge for edges among the nodes found first.",
+    ),
+]
 Ablation = Annotated[
     str,
     typer.Option("--ablation", help="What replaces an ablated node: mean, counterfactual or zero."),
@@ -122,10 +136,17 @@ OnlyCorrect = Annotated[
         show_default=False,
     ),
 ]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Estimate forward passes, time and memory; run nothing else."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
-_SHARED = ("granularity", "mlps", "prompts", "held_out", "bos", "first_token", "only_correct")
+_SHARED = (
+    *("granularity", "level", "mlps", "prompts", "held_out", "bos", "first_token"),
+    "only_correct",
+)
 
 
 def specification(values: Mapping[str, Any], task: str, model: str, **own: Any) -> "Specification":

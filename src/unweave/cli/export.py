@@ -13,7 +13,8 @@ from unweave.errors import UnweaveError
 def export(
     run: Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")],
     form: Annotated[
-        str, typer.Option("--format", "-f", help="eap-ig (also for MIB), neuronpedia or csv.")
+        str,
+        typer.Option("--format", "-f", help="eap-ig (also for MIB), neuronpedia, csv or edges."),
     ],
     out: Annotated[
         Path | None,

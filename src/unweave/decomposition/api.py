@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,12 +28,20 @@ from unweave.decomposition.readers import (
 from unweave.decomposition.readout import MetricHead, columns_of, metric_head
 from unweave.decomposition.ruleset import RuleSet, find_rules
 from unweave.decomposition.sources import Source, read_sources
+from unweave.display.frames import frame
+from unweave.display.tables import block, table
+from unweave.distributed import agree, alone, ranks, summed
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.sites import Point, Site, parse
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
+
 Measure = Literal["ratio", "share", "signed"]
+Swept = tuple[Float[Tensor, "source batch"], Float[Tensor, "4 source target"], float | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +88,39 @@ class Decomposition:
             f"Decomposition({len(self.sources)} sources → {', '.join(self.rel)}; "
             f"completeness {self.completeness:.0e})"
         )
+
+    def to_frame(self) -> "DataFrame":
+        """A row for each source, target and example, with both measures (needs pandas)."""
+        rows: dict[str, list] = {name: [] for name in ("source", "target", "example")}
+        measures: dict[str, list[float]] = {"ratio": [], "share": []}
+        for target in self.rel:
+            ratio, share = self.relevance(target), self.relevance(target, "share")
+            for i, source in enumerate(self.sources):
+                count = ratio.shape[1]
+                rows["source"] += [source] * count
+                rows["target"] += [target] * count
+                rows["example"] += range(count)
+                measures["ratio"] += ratio[i].tolist()
+                measures["share"] += share[i].tolist()
+        return frame({**rows, **measures})
+
+    def plot(self) -> "Figure":
+        """A plotly heatmap: which share of each target comes from each source, mean of examples."""
+        from unweave.display.figures import matrix_heatmap
+
+        return matrix_heatmap(self._shares(), self.sources, tuple(self.rel), "Share of the target")
+
+    def _repr_html_(self) -> str:
+        shares = [[f"{value:.3f}" for value in row] for row in self._shares()]
+        rows = [(source, *row) for source, row in zip(self.sources, shares, strict=True)]
+        told = f"completeness {self.completeness:.0e}; share of each target, mean of examples"
+        title = f"Decomposition of {len(self.sources)} sources"
+        return block(title, (told,), table(("source", *self.rel), rows))
+
+    def _shares(self) -> list[list[float]]:
+        """Source × target."""
+        columns = [self.relevance(target, "share").mean(1) for target in self.rel]
+        return torch.stack(columns, 1).tolist() if columns else [[] for _ in self.sources]
 
 
 def decompose(
@@ -244,7 +285,47 @@ def _scored(
     normalise: bool,
 ) -> Scores:
     """Runs a job and scores its sources against the metric and the inner targets."""
-    like = {"dtype": model.network.dtype, "device": model.network.device}
+    values, sums, change = _shared_sweep(job, head, inner, at)
+    mean = _finite(values.mean(1), job)
+    about = {"rules": job.rules.name, "ablation": job.ablation.name, "model": model.name}
+    about |= precision_note(change, len(job.rechecked))
+    return Scores(
+        tuple(map(str, job.sources)),
+        (_per_layer(mean, job.sources) if normalise else mean).cpu(),
+        values.cpu(),
+        tuple(map(str, inner)),
+        {k: v.cpu() for k, v in pair_measures(sums, len(at)).items()} if inner else {},
+        about,
+    )
+
+
+def _shared_sweep(
+    job: Job, head: MetricHead, inner: Sequence[Site], at: Int[Tensor, " batch"]
+) -> Swept:
+    """Under torchrun each process sweeps its share of the sources and prompts."""
+    mine, like = ranks(), {"dtype": job.network.dtype, "device": job.network.device}
+    if mine.count == 1:
+        return _swept(job, head, inner, at)
+    agree([*map(str, job.sources), "→", *map(str, inner)])
+    values = torch.zeros(len(job.sources), len(at), **like)
+    sums = torch.zeros(4, len(job.sources), len(inner), **like)
+    changes = torch.full((mine.count,), 0.0, dtype=torch.float64)
+    if (share := mine.share(*values.shape)) is not None:
+        some, part = share
+        weights = None if head.weights is None else head.weights[part]
+        own = replace(head, readout=head.readout.select(part), weights=weights)
+        with alone():
+            values[share], sums[:, some], change = _swept(
+                job.select(some, part), own, inner, at[part]
+            )
+        changes[mine.rank] = change or 0.0
+    largest = float(summed(changes).max())
+    return summed(values), summed(sums), largest if job.rechecked else None
+
+
+def _swept(job: Job, head: MetricHead, inner: Sequence[Site], at: Int[Tensor, " batch"]) -> Swept:
+    """Each source's metric on each example, sums for every pair, and what TF32 changed."""
+    like = {"dtype": job.network.dtype, "device": job.network.device}
     values = torch.zeros(job.rows, len(at), **like)
     sums = torch.zeros(4, job.rows, len(inner), **like)
     wheres = _masks(inner, job)
@@ -266,17 +347,7 @@ def _scored(
         sums += pairs.sums
         change = part.tf32 if change is None else change
     count = len(job.sources)
-    mean = _finite(values[:count].mean(1), job)
-    about = {"rules": job.rules.name, "ablation": job.ablation.name, "model": model.name}
-    about |= precision_note(change, len(job.rechecked))
-    return Scores(
-        tuple(map(str, job.sources)),
-        (_per_layer(mean, job.sources) if normalise else mean).cpu(),
-        values[:count].cpu(),
-        tuple(map(str, inner)),
-        {k: v.cpu() for k, v in pair_measures(sums[:, :count], len(at)).items()} if inner else {},
-        about,
-    )
+    return values[:count], sums[:, :count], change
 
 
 def _finite(mean: Float[Tensor, " source"], job: Job) -> Float[Tensor, " source"]:

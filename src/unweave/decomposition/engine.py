@@ -66,6 +66,18 @@ class Job:
         """How many rows results have: the sources, and again those that are rechecked."""
         return len(self.sources) + len(self.rechecked)
 
+    def select(self, sources: slice, examples: slice) -> "Job":
+        """The job of some sources on some examples, without an algebra of its own."""
+        assert self.algebra is None
+        return replace(
+            self,
+            inputs=self.inputs.select(examples),
+            sources=self.sources[sources],
+            positions={name: where[examples] for name, where in self.positions.items()},
+            ablation=self.ablation.select(examples),
+            reads=None if self.reads is None else self.reads[examples],
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class SweptPart:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from unweave.errors import UnweaveError
-from unweave.scores.problem import Problem
-from unweave.sites import Site
+from unweave.scores.problem import N, Runs
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Minimality:
 
 
 def completeness(
-    problem: Problem, circuit: Collection[Site], draws: int = 10, seed: int = 0
+    problem: Runs[N], circuit: Collection[N], draws: int = 10, seed: int = 0
 ) -> Completeness:
     """Takes random parts out of the circuit and out of the model, in one batched run.
 
@@ -62,8 +61,9 @@ def completeness(
     nodes = _checked(problem, circuit)
     rng = Random(f"completeness {seed}")
     parts = [tuple(rng.sample(nodes, rng.randint(1, len(nodes)))) for _ in range(draws)]
-    left = [tuple(n for n in nodes if n not in part) for part in parts]
-    model = [tuple(n for n in problem.nodes if n not in part) for part in parts]
+    gone = [set(part) for part in parts]
+    left = [tuple(n for n in nodes if n not in part) for part in gone]
+    model = [tuple(n for n in problem.nodes if n not in part) for part in gone]
     values = problem.faithfulness([*left, *model]).reshape(2, draws).T.tolist()
     return Completeness(
         tuple(
@@ -73,7 +73,7 @@ def completeness(
     )
 
 
-def minimality(problem: Problem, circuit: Collection[Site]) -> Minimality:
+def minimality(problem: Runs[N], circuit: Collection[N]) -> Minimality:
     """Takes out one node at a time, all of them in one batched run."""
     nodes = _checked(problem, circuit)
     whole = problem.faithfulness([nodes])
@@ -82,7 +82,7 @@ def minimality(problem: Problem, circuit: Collection[Site]) -> Minimality:
     return Minimality(dict(zip(map(str, nodes), effects, strict=True)))
 
 
-def _checked(problem: Problem, circuit: Collection[Site]) -> tuple[Site, ...]:
+def _checked(problem: Runs[N], circuit: Collection[N]) -> tuple[N, ...]:
     if not circuit:
         raise UnweaveError("the circuit is empty: there is nothing to take out")
     known = set(problem.nodes)

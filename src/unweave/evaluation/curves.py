@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.scores.problem import Problem
-from unweave.sites import Site
+from unweave.scores.problem import N, Runs
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def curve_sizes(nodes: int) -> list[int]:
 
 
 def faithfulness_curve(
-    problem: Problem, ranking: Sequence[Site], sizes: Sequence[int] | None = None
+    problem: Runs[N], ranking: Sequence[N], sizes: Sequence[int] | None = None
 ) -> Curve:
     """Adds nodes in the order of a ranking and measures faithfulness at each size."""
     sizes = list(sizes) if sizes is not None else curve_sizes(len(problem.nodes))

@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.errors import NotFiniteError, UnweaveError
-from unweave.scores.problem import Problem, Reference
-from unweave.sites import Site
+from unweave.scores.problem import N, Reference, Runs
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Faithfulness:
     prompts: int
 
 
-def measured(problem: Problem, circuit: Sequence[Site]) -> Faithfulness:
+def measured(problem: Runs[N], circuit: Sequence[N]) -> Faithfulness:
     """One circuit with the figures behind its faithfulness; no error where there is no scale."""
     return from_metric(problem.reference, problem.metric([tuple(circuit)])[0])
 
@@ -53,7 +52,7 @@ def from_metric(reference: Reference, metric: Float[Tensor, " batch"]) -> Faithf
 
 
 def by_templates(
-    problem: Problem, metric: Float[Tensor, " batch"], new: Collection[str]
+    problem: Runs, metric: Float[Tensor, " batch"], new: Collection[str]
 ) -> dict[str, Faithfulness]:
     """Faithfulness on prompts of "seen" and of "new" templates; empty where all are of one kind.
 
@@ -73,8 +72,8 @@ def by_templates(
 
 
 def by_ablation(
-    problems: Mapping[str, Problem],
-    circuit: Sequence[Site],
+    problems: Mapping[str, Runs[N]],
+    circuit: Sequence[N],
     metric: Float[Tensor, " batch"] | None = None,
 ) -> dict[str, Faithfulness]:
     """Faithfulness of one circuit under each ablation.

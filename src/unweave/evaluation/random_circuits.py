@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from unweave.errors import UnweaveError
-from unweave.scores.problem import Problem
-from unweave.sites import Site
+from unweave.scores.problem import N, Runs
 
 FRACTIONS = tuple(tenth / 10 for tenth in range(1, 11))
 MARK = 0.8  # q*: the share of random circuits that the paper asks a circuit to beat
@@ -69,7 +68,7 @@ class RandomTest:
 
 
 def random_circuits(
-    problem: Problem,
+    problem: Runs[N],
     fractions: Sequence[float] = FRACTIONS,
     draws: int = DRAWS,
     seed: int = 0,
@@ -108,8 +107,8 @@ def compare_with_random(
 
 
 def random_test(
-    problem: Problem,
-    circuit: Collection[Site],
+    problem: Runs[N],
+    circuit: Collection[N],
     fractions: Sequence[float] = FRACTIONS,
     draws: int = DRAWS,
     seed: int = 0,

@@ -13,8 +13,7 @@ from unweave.circuits import Circuit
 from unweave.evaluation.checks import Completeness, completeness
 from unweave.evaluation.faithfulness import Faithfulness, by_ablation, by_templates
 from unweave.evaluation.random_circuits import Draws, random_circuits
-from unweave.scores.problem import Problem
-from unweave.sites import Site
+from unweave.scores.problem import N, Runs
 
 _DRAWS = 5  # random circuits, and knocked-out parts of the circuit
 _PROMPTS = 24  # that these are run on
@@ -50,14 +49,15 @@ class Verdict:
 
     def sentence(self, circuit: Circuit) -> str:
         """The verdict in words, made from the figures and nothing else."""
-        main, *others = self.faithfulness.items()
-        parts = [_main(circuit, *main)]
+        (first, main), *others = self.faithfulness.items()
+        parts, works = [_main(circuit, first, main)], _near(circuit.faithfulness)
         good = [name for name, one in others if one.value is not None and _near(one.value)]
         bad = [name for name, one in others if one.value is None or not _near(one.value)]
         if good:
-            parts.append(f"they also do with {' and '.join(good)} ablation")
+            parts.append(f"with {' and '.join(good)} ablation they do" + (" too" if works else ""))
         if bad:
-            parts.append(f"with {' and '.join(bad)} ablation they do not")
+            either = "" if works else " either"
+            parts.append(f"with {' and '.join(bad)} ablation they do not{either}")
         beaten = sum(
             abs(1 - f) > abs(1 - circuit.faithfulness) for d in self.random for f in d.faithfulness
         )
@@ -92,7 +92,7 @@ def _near(value: float) -> bool:
 
 
 def _main(circuit: Circuit, name: str, found: Faithfulness) -> str:
-    nodes = f"{circuit.size} of {circuit.total} nodes"
+    nodes = circuit.parts
     value = circuit.faithfulness
     error = (found.interval[1] - found.interval[0]) / 2
     if _near(value):
@@ -107,8 +107,8 @@ def _main(circuit: Circuit, name: str, found: Faithfulness) -> str:
 
 
 def verdict(
-    problems: Mapping[str, Problem],
-    circuit: Sequence[Site],
+    problems: Mapping[str, Runs[N]],
+    circuit: Sequence[N],
     effects: Mapping[str, float],
     checked: int,
     overshoot: Mapping[str, float],

@@ -2,29 +2,38 @@
 
 1. Names and options are checked before anything is run. 2. A cell whose file exists is read, not
 run; a cell of other settings stops the comparison before anything is mixed. 3. A cell that fails is
-told in the table and tried again next time; the others go on.
+told in the table and tried again next time; the others go on. 4. With an executor, cells are made
+by its workers, which share nothing but the folder; a cell whose worker died is made again.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from unweave.behaviours.file import find_task
+from unweave.distributed import on_first
 from unweave.errors import UnweaveError
 from unweave.experiments.comparison_cells import method_cell, reference_cell
+from unweave.experiments.edge_cells import edge_method_cell, edge_reference_cell
+from unweave.experiments.edge_experiment import EdgeExperiment
+from unweave.experiments.executors import Submits, outcomes
 from unweave.experiments.files import plain, read_json, write_json
 from unweave.experiments.locking import locked
 from unweave.experiments.methods import METHODS, Method
 from unweave.experiments.schema import CELL, COMPARISON, REFERENCE_CELL, check_file
 from unweave.experiments.specification import Experiment, Specification
 from unweave.experiments.summary import figures, row, summary
+from unweave.model.loading import load as load_model
 from unweave.model.model import Model
 
 SCHEMA_VERSION = 3
 REFERENCE = "reference"
 Say = Callable[[str], None]
+Load = Callable[[str], Model]
 
 
 @dataclass(frozen=True)
@@ -53,9 +62,14 @@ class Comparison:
             raise UnweaveError("nothing to compare: name a task, such as ioi, and a seed")
         for name in self.tasks:
             find_task(name, self.base.first_token)
-        methods = {method.name: method for method in self.methods or METHODS.values()}
+        methods = {method.name: method for method in self.methods or self._all()}
         tasks, seeds = tuple(dict.fromkeys(self.tasks)), tuple(dict.fromkeys(self.seeds))
         return replace(self, tasks=tasks, seeds=seeds, methods=tuple(methods.values()))
+
+    def _all(self) -> list[Method]:
+        """Every named method that finds what circuits are made of."""
+        edges = self.base.level == "edge"
+        return [method for method in METHODS.values() if method.finds_edges or not edges]
 
 
 @dataclass(frozen=True)
@@ -125,15 +139,19 @@ def _key(task: str, method: str, seed: int) -> dict[str, Any]:
 def compare(
     comparison: Comparison,
     folder: Path,
-    load: Callable[[str], Model],
+    load: Load,
     say: Say = lambda line: None,
+    executor: Submits | None = None,
 ) -> dict[str, Any]:
     """Runs what is not there yet, and writes and returns `compare.json`.
 
     Args:
         folder: Where cells are, and where new ones go.
-        load: Loads the model: also of finished cells it is known whether its weights changed.
+        load: Loads the model: also of finished cells it is known whether its weights changed. With
+            an executor it is called in the workers: a function of a module, or a `Loader`.
         say: Called with a line for every cell.
+        executor: Runs the cells: any with `submit`, such as those of concurrent.futures, submitit
+            and Ray (`unweave.experiments.executors`); None runs them here, one after the other.
 
     Raises:
         UnweaveError: When a finished cell is broken, or has other settings, weights or prompts.
@@ -143,11 +161,68 @@ def compare(
         cells = Cells(folder, comparison)
         # Finished cells are looked at first: other settings are found before hours of work, and
         # before the model is loaded.
-        _check_cells(cells)
+        on_first(lambda: _check_cells(cells))
+        if executor is not None:
+            return _spread(cells, load, executor, say)
         model = load(comparison.base.model)
         cells = replace(cells, fingerprints=_fingerprints(comparison, model))
-        _check_cells(cells)
-        return _table(cells, model, say)
+        on_first(lambda: _check_cells(cells))
+        return _table(cells, lambda task, seed: _task_cells(cells, task, seed, model, say))
+
+
+def _spread(cells: Cells, load: Load, executor: Submits, say: Say) -> dict[str, Any]:
+    """Cells that are missing, made by the executor's workers; then the table from all of them."""
+    comparison = cells.comparison
+    # This process may be on a machine that cannot load the model: a worker tells its hash.
+    calls = {"the model's hash": (loaded_fingerprints, (comparison, load))}
+    for _, found in outcomes(executor, calls, say):
+        if isinstance(found, UnweaveError):
+            raise found
+        cells = replace(cells, fingerprints=found)
+    _check_cells(cells)
+    named, made, calls, keys = _named(comparison), {}, {}, {}
+    for task, seed, name in product(comparison.tasks, comparison.seeds, named):
+        key = f"{task}, {name}, seed {seed}"
+        keys[key] = (task, name, seed)
+        made[key] = cells.read(task, name, named[name], seed)
+        if made[key] is None:
+            calls[key] = (loaded_cell, (cells, load, task, name, seed))
+        say(f"{key}: already there" if made[key] else key)
+    for key, found in outcomes(executor, calls, say):
+        failed = isinstance(found, UnweaveError)
+        made[key] = {**_key(*keys[key]), "error": str(found)} if failed else found
+        say(f"{key}: {made[key].get('error', 'finished')}")
+    by_cell = {keys[key]: cell for key, cell in made.items()}
+    return _table(cells, lambda task, seed: {name: by_cell[task, name, seed] for name in named})
+
+
+def loaded_fingerprints(comparison: Comparison, load: Load) -> dict[str, dict[str, str]]:
+    """In a worker: hashes of the weights and of each task."""
+    return _fingerprints(comparison, _loaded(load, comparison.base.model))
+
+
+def loaded_cell(cells: Cells, load: Load, task: str, name: str, seed: int) -> dict[str, Any]:
+    """In a worker: one cell, which is written and returned."""
+    base = replace(cells.comparison.base, task=task, seed=seed)
+    maker = _maker(base, _loaded(load, base.model))
+    return _made(cells, maker, name, _named(cells.comparison)[name])
+
+
+@lru_cache(maxsize=1)
+def _loaded(load: Load, name: str) -> Model:
+    """A worker makes many cells of one model."""
+    return load(name)
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Loads a model by its name, here or in a worker."""
+
+    device: str = "cpu"
+    bos: bool | None = None
+
+    def __call__(self, name: str) -> Model:
+        return load_model(name, device=self.device, bos=self.bos)
 
 
 def _check_cells(cells: Cells) -> None:
@@ -164,12 +239,12 @@ def _fingerprints(comparison: Comparison, model: Model) -> dict[str, dict[str, s
     }
 
 
-def _table(cells: Cells, model: Model, say: Say) -> dict[str, Any]:
+def _table(cells: Cells, made: Callable[[str, int], dict[str, dict[str, Any]]]) -> dict[str, Any]:
     comparison = cells.comparison
     rows, references = [], []
     for task in comparison.tasks:
         for seed in comparison.seeds:
-            found = _task_cells(cells, task, seed, model, say)
+            found = made(task, seed)
             reference = found.pop(REFERENCE)
             references.append(reference)
             rows += [row(cell, reference) for cell in found.values()]
@@ -197,25 +272,46 @@ def _task_cells(
 ) -> dict[str, dict[str, Any]]:
     """The reference and each method's cell, from files where they are there."""
     # Prompts and ablations are made when the first cell asks for them.
-    experiment = Experiment.set_up(replace(cells.comparison.base, task=task, seed=seed), model)
+    maker = _maker(replace(cells.comparison.base, task=task, seed=seed), model)
 
     def cell(name: str, method: Method | None) -> dict[str, Any]:
-        done = cells.read(task, name, method, seed)
+        done = on_first(lambda: cells.read(task, name, method, seed))
         if done is not None:
             say(f"{task}, {name}, seed {seed}: already there")
             return done
         say(f"{task}, {name}, seed {seed}")
-        try:
-            if method is None:
-                found = reference_cell(experiment, cells.comparison.draws)
-            else:
-                found = method_cell(experiment, method)
-            return cells.write(task, name, method, seed, found)
-        except UnweaveError as error:
-            say(f"{task}, {name}, seed {seed}: {error}")
-            return {**_key(task, name, seed), "error": str(error)}
+        made = _made(cells, maker, name, method)
+        if "error" in made:
+            say(f"{task}, {name}, seed {seed}: {made['error']}")
+        return made
 
     return {name: cell(name, method) for name, method in _named(cells.comparison).items()}
+
+
+def _maker(how: Specification, model: Model) -> Experiment | EdgeExperiment:
+    experiment = Experiment.set_up(how, model)
+    return EdgeExperiment(experiment) if how.level == "edge" else experiment
+
+
+def _made(
+    cells: Cells, maker: Experiment | EdgeExperiment, name: str, method: Method | None
+) -> dict[str, Any]:
+    """Makes a cell and writes it; one that fails says why, and is not written."""
+    experiment = maker.experiment if isinstance(maker, EdgeExperiment) else maker
+    how, draws = experiment.specification, cells.comparison.draws
+    task, seed = how.task, how.seed
+    try:
+        if isinstance(maker, EdgeExperiment):
+            made = (
+                edge_reference_cell(maker, draws)
+                if method is None
+                else edge_method_cell(maker, method)
+            )
+        else:
+            made = reference_cell(maker, draws) if method is None else method_cell(maker, method)
+        return cells.write(task, name, method, seed, made)
+    except UnweaveError as error:
+        return {**_key(task, name, seed), "error": str(error)}
 
 
 def read_comparison(path: Path) -> dict[str, Any]:

@@ -2,35 +2,40 @@
 
 1. Prompts are drawn, ablations recorded; a model that cannot do the task is an error. 2. The score
 rates every node. 3. The search finds the circuit. 4. It is measured on prompts that nothing was
-chosen on. Everything is kept as it comes, so that a run that was stopped goes on.
+chosen on. 5. Each of its nodes is explained. Everything is kept as it comes, so that a run that was
+stopped goes on.
 """
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-from unweave.batch import Batch
 from unweave.behaviours.task import Task
 from unweave.circuits import Circuit, Evidence, Scores
-from unweave.cost import metered
+from unweave.distributed import ranks
+from unweave.errors import UnweaveError
 from unweave.evaluation.certainty import certainty
 from unweave.evaluation.curves import Curve, faithfulness_curve
 from unweave.evaluation.verdict import Verdict, verdict
+from unweave.experiments.discover_edges import discover_edges
+from unweave.experiments.explanation import Explained, Outcome, explain_found, summary_of
 from unweave.experiments.patterns import head_patterns
+from unweave.experiments.phases import (
+    Ledger,
+    Say,
+    about_model,
+    about_run,
+    find_nodes,
+)
+from unweave.experiments.prompt_details import patterns_kept, prompt_details
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
+from unweave.experiments.shared_folder import open_folder
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
-from unweave.experiments.words import word_scores
 from unweave.model.model import Model
 from unweave.scores.problem import Problem
-from unweave.scores.score import scores as registered_scores
-from unweave.search.search import PRICE, Finding, searches
+from unweave.search.search import PRICE, Finding
 from unweave.sites import parse
 
-Say = Callable[[str], None]
 _CANDIDATES = 8  # nodes outside the circuit that may take another's place
 
 
@@ -41,6 +46,7 @@ def discover(
     out: str | Path | None = None,
     resume: bool = False,
     say: Say = lambda text: None,
+    explain: bool = True,
 ) -> Circuit:
     """Finds the circuit of a behaviour, and measures it on other prompts.
 
@@ -50,6 +56,7 @@ def discover(
         out: A folder for everything that was found; None keeps nothing.
         resume: Go on with the run that `out` holds.
         say: Called with a line at every phase.
+        explain: Whether to say what each node does (`Circuit.explain`); changes no other figure.
 
     Raises:
         UnweaveError: When the model cannot do the task, or the folder cannot be used.
@@ -58,43 +65,35 @@ def discover(
     specification = specification or Specification(name, model.name)
     given = task if isinstance(task, Task) else None
     experiment = Experiment.set_up(specification, model, given)
+    if specification.level == "edge" and ranks().count > 1:
+        raise UnweaveError("circuits of edges are found in one process: start it without torchrun")
+    run = discover_edges if specification.level == "edge" else _discover
     if out is None:
-        return _discover(experiment, None, say)
+        return run(experiment, None, say, explain)
     identity = {"specification": specification.to_dict(), "fingerprint": experiment.fingerprint}
-    folder = RunFolder.open(Path(out), identity, resume)
+    folder = open_folder(Path(out), identity, resume)
     with folder.locked():
-        return folder.circuit() or _discover(experiment, folder, say)
+        return folder.circuit() or run(experiment, folder, say, explain)
 
 
-def _discover(experiment: Experiment, folder: RunFolder | None, say: Say) -> Circuit:
-    ledger, method = Ledger(), experiment.specification.resolved
+def _discover(experiment: Experiment, folder: RunFolder | None, say: Say, explain: bool) -> Circuit:
+    ledger = Ledger()
     with ledger.phase("set-up"):
-        accuracy, problem = experiment.accuracy, experiment.discovery
+        _ = experiment.accuracy, experiment.discovery
         held_out = experiment.held_out
     if folder is not None:
         folder.begin()
-    correct = f"{accuracy.correct:.0%} of prompts correct"
-    about = f"{experiment.model.name} on {experiment.task.name}"
-    say(f"{about}: metric {accuracy.metric:+.2f}, {correct}")
-    scores = None if folder is None else folder.scores()
-    if scores is None:
-        say(f"Scoring {len(problem.nodes)} nodes: {method.score}")
-        with ledger.phase("scores"):
-            scores = registered_scores[method.score].run(problem, method.filled_score())
-        if folder is not None:
-            folder.save_scores(scores)
-    say(f"Searching for the circuit: {method.search}")
-    with ledger.phase("search"):
-        options = method.filled_search()
-        finding = searches[method.search].run(problem, scores, options, folder)
+    about_model(experiment, say)
+    scores, finding = find_nodes(experiment, folder, ledger, say)
     scores = replace(scores, order=finding.ranking)
     say(f"Measuring {len(finding.circuit)} nodes on {len(held_out.batch)} other prompts")
     with ledger.phase("evaluation"):
         circuit = _circuit(experiment, scores, finding)
         assessed = _verdict(experiment, finding, circuit)
         curve = _curve(held_out, scores, circuit.size)
+    circuit, outcome = explain_found(experiment, circuit, explain, say, ledger)
     if folder is not None:
-        _keep(experiment, folder, scores, finding, circuit, assessed, curve, ledger)
+        _keep(experiment, folder, scores, finding, circuit, assessed, curve, outcome, ledger)
     return circuit
 
 
@@ -166,32 +165,24 @@ def _keep(
     circuit: Circuit,
     assessed: Verdict,
     curve: Curve,
+    outcome: Outcome,
     ledger: "Ledger",
 ) -> None:
     """Writes everything that was found."""
     held_out = experiment.held_out
+    if isinstance(outcome, Explained):
+        folder.save_explanation(outcome.to_json())
     folder.save_scores(scores)
-    folder.save_patterns(head_patterns(experiment.model, held_out.batch.clean, finding.sites))
-    with ledger.phase("words"):
-        words = word_scores(experiment.model, held_out.batch)
-    reference, metric = held_out.reference, experiment.task.metric
-    how, method = experiment.specification, experiment.specification.resolved
+    kept = patterns_kept(held_out, len(finding.sites))
+    folder.save_patterns(head_patterns(experiment.model, held_out.batch.clean, finding.sites, kept))
+    with ledger.phase("prompts"):
+        metrics = held_out.metric([finding.sites])[0]
+        details = prompt_details(held_out, finding.sites, metrics)
     record = {
-        **{name: getattr(how, name) for name in ("task", "model", "seed", "ablation")},
-        "method": method.name,
-        "score": method.score,
-        "search": method.search,
-        "options": {**method.filled_score(), **method.filled_search()},
-        "accuracy": experiment.accuracy._asdict(),
-        "metric": {
-            "name": metric.name,
-            "formula": metric.formula,
-            "empty": float(reference.empty.mean()),
-            "full": float(reference.full.mean()),
-        },
+        **about_run(experiment, held_out.reference),
         "prompts": {
             "discover": prompt_records(experiment.discovery),
-            "evaluate": prompt_records(held_out, held_out.metric([finding.sites])[0]),
+            "evaluate": prompt_records(held_out, metrics, details),
         },
         "rounds": [asdict(one) for one in finding.rounds],
         "elimination": [asdict(step) for one in finding.rounds for step in one.steps],
@@ -205,53 +196,10 @@ def _keep(
             "k95": curve.first(0.95),
             "prompts": curve.prompts,
         },
-        "words": words,
+        "words": details[0]["words"],
+        "explanation": summary_of(outcome),
         "nodes_total": circuit.total,
-        "shape": _shape(experiment.model),
         "seconds": ledger.seconds,
         "forwards": ledger.forwards(experiment.discovery),
     }
     folder.finish(circuit, record)
-
-
-def _shape(model: Model) -> dict[str, Any]:
-    """What other tools ask about a model (cfg of EAP-IG)."""
-    blocks = model.network.body.blocks
-    first = blocks[0]
-    return {
-        "layers": len(blocks),
-        "heads": first.attention.heads,
-        "d_model": first.attention.out.shape[0],
-        "parallel": first.parallel,
-    }
-
-
-@dataclass
-class Ledger:
-    """Time and cost by phase."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    tokens: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        with metered() as meter:
-            yield
-        self.seconds[name] = round(time.monotonic() - began, 2)
-        self.tokens[name] = meter.tokens
-
-    def forwards(self, problem: Problem) -> dict[str, float]:
-        """The cost in forward passes of the problem's prompts."""
-        one = forward_tokens(problem.model, problem.batch)
-        return {name: round(tokens / one, 2) for name, tokens in self.tokens.items()}
-
-
-def forward_tokens(model: Model, batch: Batch) -> float:
-    """What one forward pass of some prompts costs, as `unweave.cost` counts."""
-    network, inputs = model.network, batch.clean
-    body = inputs if inputs.decoder is None else inputs.decoder
-    tokens = float(len(network.body.blocks) * body.mask.numel())
-    if network.encoder is not None:
-        tokens += len(network.encoder.blocks) * inputs.mask.numel()
-    return tokens

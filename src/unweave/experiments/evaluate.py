@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic
 
 from unweave.circuits import Scores
 from unweave.cost import metered
+from unweave.distributed import on_first
 from unweave.errors import UnweaveError
 from unweave.evaluation.api import (
     PARTS,
@@ -32,43 +33,53 @@ from unweave.evaluation.random_circuits import (
     compare_with_random,
     random_circuits,
 )
-from unweave.evaluation.roc import roc_of_each
+from unweave.evaluation.roc import Roc, roc_of_each
 from unweave.evaluation.stability import stability
-from unweave.experiments.discover import forward_tokens
+from unweave.experiments.discover_edges import check_edges
+from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.files import plain, write_json
 from unweave.experiments.locking import locked
+from unweave.experiments.phases import forward_tokens
 from unweave.experiments.run_folder import Run, read_evaluation
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.model.model import Model
 from unweave.registry import nearest
-from unweave.scores.problem import Problem
+from unweave.scores.problem import N, Runs
 from unweave.sites import Site, parse
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """A circuit with its ranking, the prompts it is evaluated on, and every ablation of them."""
+class Subject(Generic[N]):
+    """A circuit of nodes or edges, the prompts it is evaluated on, and every ablation of them.
 
-    problems: Mapping[str, Problem]
-    circuit: tuple[Site, ...]
+    Args:
+        ordered: The ranking that it came from; what it leaves out comes last.
+        scores: Of nodes; None where there are none, and of a circuit of edges.
+        known: Measures known circuits.
+        roc: How well the scores find known circuits.
+    """
+
+    problems: Mapping[str, Runs[N]]
+    circuit: tuple[N, ...]
+    ordered: tuple[N, ...]
     scores: Scores | None
-    known: Mapping[str, tuple[Site, ...]]
+    known: Callable[[], dict[str, float]]
+    roc: Callable[[], dict[str, Roc]]
     draws: int
     seed: int
     about: Mapping[str, str]
     new_templates: tuple[str, ...] = ()
 
     @property
-    def main(self) -> Problem:
+    def main(self) -> Runs[N]:
         """Under the ablation that the circuit was found with."""
         return next(iter(self.problems.values()))
 
     @cached_property
-    def ranking(self) -> list[Site]:
-        names = self.circuit if self.scores is None else map(parse, self.scores.ranking())
-        return complete(self.main, list(names))
+    def ranking(self) -> list[N]:
+        return complete(self.main, self.ordered)
 
     def part(self, **found: Any) -> dict[str, Any]:
         """Some fields of an evaluation as JSON has them, and what every evaluation tells."""
@@ -91,7 +102,7 @@ def _faithfulness(subject: Subject) -> dict[str, Any]:
     return {
         "faithfulness": by_ablation(subject.problems, subject.circuit, metric),
         "templates": by_templates(subject.main, metric, subject.new_templates),
-        "known": known_faithfulness(subject.main, subject.known),
+        "known": subject.known(),
     }
 
 
@@ -110,8 +121,7 @@ def _curve(subject: Subject) -> dict[str, Any]:
 
 
 def _roc(subject: Subject) -> dict[str, Any]:
-    scores = subject.scores
-    return {"roc": {} if scores is None else roc_of_each(scores, subject.known)}
+    return {"roc": subject.roc()}
 
 
 def _random_circuits(subject: Subject) -> dict[str, Any]:
@@ -205,7 +215,7 @@ def evaluate_run(
     with locked(run.folder):
         experiment = set_up_again(run, load)
         settings = _settings(run, experiment, n, draws)
-        record = read_evaluation(path)
+        record = on_first(lambda: read_evaluation(path))
         if record.get("settings") != settings:
             record = {"settings": settings}
         done = [name for name in record.get("parts") or () if name in PHASES]
@@ -215,7 +225,9 @@ def evaluate_run(
         if missing:
             one = forward_tokens(experiment.model, experiment.discovery_batch)
             with metered() as meter:
-                subject = _subject(run, experiment, n, draws)
+                is_edge = run.specification.level == "edge"
+                make = _edge_subject if is_edge else _subject
+                subject = make(run, experiment, n, draws)
             costs = {**(record.get("forwards") or {}), "set-up": round(meter.tokens / one, 2)}
             for name, found, tokens in _run_phases(subject, missing, say):
                 done.append(name)
@@ -252,7 +264,7 @@ def set_up_again(run: Run, load: Callable[[Specification], Model]) -> Experiment
 def _settings(run: Run, experiment: Experiment, n: int | None, draws: int) -> dict[str, Any]:
     """What has to be the same for two parts to stand in one evaluation."""
     ranking = [] if run.scores is None else run.scores.ranking()
-    named = "\n".join((*run.circuit.nodes, "", *ranking))
+    named = "\n".join((*run.circuit.nodes, "", *ranking, *(e.name for e in run.circuit.edges)))
     return plain(
         {
             "schema_version": SCHEMA_VERSION,
@@ -265,8 +277,27 @@ def _settings(run: Run, experiment: Experiment, n: int | None, draws: int) -> di
     )
 
 
-def _subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Subject:
-    how = run.specification
+def _edge_subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Subject[str]:
+    how, edges = run.specification, EdgeExperiment(experiment)
+    main = edges.problem("evaluate", n or how.held_out)
+    problems = {name: edges.under(main, name) for name in (how.ablation, *ABLATIONS)}
+    circuit = check_edges(main, run.circuit, str(run.folder))
+    scores = run.edge_scores
+    return Subject(
+        {name: problem for name, problem in problems.items() if problem is not None},
+        circuit,
+        circuit if scores is None else tuple(scores.ranking()),
+        None,
+        lambda: {name: float(main.faithfulness([one])[0]) for name, one in edges.known().items()},
+        dict,
+        draws,
+        how.seed,
+        {"task": how.task, "model": how.model, "method": run.circuit.method, "level": "edge"},
+    )
+
+
+def _subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Subject[Site]:
+    scores, how = run.scores, run.specification
     main = experiment.problem("evaluate", n or how.held_out)
     known = {str(node): node for node in main.nodes}
     problems = {name: experiment.under(main, name) for name in (how.ablation, *ABLATIONS)}
@@ -276,8 +307,10 @@ def _subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Sub
     return Subject(
         found,
         tuple(known[name] for name in run.circuit.nodes),
-        run.scores,
-        experiment.known(),
+        tuple(map(parse, run.circuit.nodes if scores is None else scores.ranking())),
+        scores,
+        lambda: known_faithfulness(main, experiment.known()),
+        lambda: {} if scores is None else roc_of_each(scores, experiment.known()),
         draws,
         how.seed,
         {"task": how.task, "model": how.model, "method": run.circuit.method},

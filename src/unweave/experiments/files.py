@@ -9,11 +9,25 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from unweave.distributed import ranks
 from unweave.errors import UnweaveError
+
+# What reading a tensor file that somebody else wrote may raise.
+BROKEN = (
+    OSError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    SafetensorError,
+    UnweaveError,
+)
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Writes beside the file and renames: a killed run leaves no half of it.
+
+    Of several processes that share a run, the first writes.
 
     Args:
         write: Writes the file that it is given.
@@ -21,6 +35,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         UnweaveError: When the disk is full, or the folder cannot be written.
     """
+    if not ranks().first:
+        return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

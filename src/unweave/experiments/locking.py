@@ -4,10 +4,11 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from unweave.distributed import on_first
 from unweave.errors import UnweaveError
 
 _LOCK = ".lock"
@@ -69,9 +70,18 @@ def new_folder(task: str, model: str, seed: int, root: Path = Path("runs")) -> P
 def locked(folder: Path) -> Iterator[None]:
     """Makes a folder and keeps it to this process; what was made goes again if it stays empty.
 
+    Of several processes that share a run, the first has it for all.
+
     Raises:
         UnweaveError: When it cannot be made or written, or another process uses it.
     """
+    with ExitStack() as held:
+        on_first(lambda: held.enter_context(_locked(folder)))
+        yield
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     check_writable(folder)
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     path = folder / _LOCK

@@ -50,6 +50,28 @@ class Method:
         search.filled(search_options)
         return Method(self.name, self.score, self.search, score_options, search_options)
 
+    def named(self) -> dict[str, Any]:
+        """The method as fields of a specification."""
+        options = {**self.score_options, **self.search_options}
+        return {"method": None, "score": self.score, "search": self.search, "options": options}
+
+    @property
+    def finds_edges(self) -> bool:
+        """Whether both parts know edges."""
+        return scores[self.score].edges is not None and searches[self.search].edges is not None
+
+    def check_edges(self) -> None:
+        """Checks that both parts know edges.
+
+        Raises:
+            UnweaveError: Naming the part that does not, and those that do.
+        """
+        parts = (("score", "rates", self.score, scores), ("search", "finds", self.search, searches))
+        for kind, does, name, registry in parts:
+            if registry[name].edges is None:
+                able = ", ".join(one for one in registry if registry[one].edges is not None)
+                raise UnweaveError(f"{kind} {name} {does} nodes, not edges: {able} can")
+
     def filled_score(self) -> Options:
         """All options of the score; relevance between nodes where the search asks for it."""
         score = scores[self.score]

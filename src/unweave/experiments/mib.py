@@ -21,8 +21,8 @@ from unweave.circuits import EdgeScores, Scores
 from unweave.cost import metered
 from unweave.errors import UnweaveError
 from unweave.evaluation.mib import MibCurve, MibResult, kept_counts
-from unweave.experiments.discover import forward_tokens
 from unweave.experiments.methods import Method, find_method, read_options
+from unweave.experiments.phases import forward_tokens
 from unweave.graph import graph_of
 from unweave.model.model import Model
 from unweave.patching.circuits import run_circuits
@@ -203,7 +203,7 @@ def mib_cell(
     discovery: Problem, held_out: Problem, method: Method, level: Level, about: Mapping[str, Any]
 ) -> MibRun:
     """Scores on one problem, timed and metered, and measures on the other."""
-    one = forward_tokens(discovery)
+    one = forward_tokens(discovery.model, discovery.batch)
     _wait(discovery.model)
     began = time.perf_counter()
     with metered() as meter:

@@ -101,7 +101,7 @@ def graph_config(model: Model) -> dict[str, Any]:
         "n_layers": len(blocks),
         "n_heads": blocks[0].attention.heads,
         "parallel_attn_mlp": blocks[0].parallel,
-        "d_model": blocks[0].attention.q.matrix.shape[1],
+        "d_model": blocks[0].attention.q.shape[1],
     }
 
 

@@ -2,10 +2,13 @@
 
 state.json             specification and search so far (gone once the run is finished)
 scores.safetensors     scores of every node, relevance of all pairs
+edges.safetensors      scores of every edge, of a run that searched edges
 patterns.safetensors   attention patterns of the circuit's heads on one prompt
 run.json               specification, versions, prompts, rounds, verdict
 circuit.json           the circuit
+explain.json           what each node does, with every measurement
 evaluation.json        what `unweave evaluate` adds
+paths.json             what `unweave paths` adds
 
 Every file is written whole or not at all, so that a run can go on from its folder. While a run is
 under way its folder is locked.
@@ -30,27 +33,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unweave.circuits import Circuit, Scores
+from unweave.circuits import Circuit, EdgeScores, NodeSummary, Scores
 from unweave.errors import UnweaveError
-from unweave.experiments.files import plain, read_json, write_json, write_whole
+from unweave.experiments.edge_files import check_edge, read_edge_scores
+from unweave.experiments.files import BROKEN, plain, read_json, write_json, write_whole
 from unweave.experiments.locking import check_out, entries, locked
-from unweave.experiments.schema import CIRCUIT, EVALUATION, RUN, check_file
+from unweave.experiments.schema import CIRCUIT, EVALUATION, PATHS, RUN, check_file
 from unweave.experiments.specification import Specification
+from unweave.search.search import SavedState
 from unweave.sites import parse
 
 SCHEMA = 2
 Json = Mapping[str, Any]
 _AGAIN = "discover again"
-# What reading a tensor file that somebody else wrote may raise.
-_BROKEN = (
-    OSError,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    SafetensorError,
-    UnweaveError,
-)
 
 
 @dataclass(frozen=True)
@@ -126,9 +121,30 @@ class RunFolder:
         # The state knows which file it goes with: another one is not used.
         self._state({**self._saved(), "scores": _digest(path.read_bytes())})
 
+    def edge_scores(self) -> EdgeScores | None:
+        """The scores of edges that an interrupted run computed, without the search's order."""
+        path = self.path / "edges.safetensors"
+        if not path.exists() or self._saved().get("edge_scores") != _digest(path.read_bytes()):
+            return None
+        scores = read_edge_scores(path)
+        return scores and replace(scores, order=())
+
+    def save_edge_scores(self, scores: EdgeScores) -> None:
+        path = self.path / "edges.safetensors"
+        write_whole(path, scores.save)
+        self._state({**self._saved(), "edge_scores": _digest(path.read_bytes())})
+
+    @property
+    def edge_search(self) -> SavedState:
+        """Where the search for edges keeps its state, beside that for nodes."""
+        return _EdgeSearch(self)
+
     def save_patterns(self, patterns: Mapping[str, Tensor]) -> None:
         tensors = {name: value.cpu() for name, value in patterns.items()}
         write_whole(self.path / "patterns.safetensors", lambda path: save_file(tensors, path))
+
+    def save_explanation(self, explanation: Json) -> None:
+        write_json(self.path / "explain.json", explanation)
 
     def load(self) -> dict[str, Any] | None:
         """The state of the search of an interrupted run."""
@@ -136,7 +152,10 @@ class RunFolder:
 
     def save(self, state: Json) -> None:
         """Keeps the state of the search."""
-        self._state({**self._saved(), "search": plain(state)})
+        self._keep("search", state)
+
+    def _keep(self, name: str, state: Json) -> None:
+        self._state({**self._saved(), name: plain(state)})
 
     def finish(self, circuit: Circuit, record: Json) -> None:
         """Writes the circuit and the run's record; with the latter the run is finished."""
@@ -168,6 +187,19 @@ class RunFolder:
         if not isinstance(saved, dict) or state.get("checksum") != _checksum(saved):
             raise UnweaveError(f"{path} was changed: delete {self.path}, and {_AGAIN}")
         return saved
+
+
+@dataclass(frozen=True)
+class _EdgeSearch:
+    """The state of a search for edges within a folder's state."""
+
+    folder: RunFolder
+
+    def load(self) -> dict[str, Any] | None:
+        return self.folder._saved().get("edge_search")
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        self.folder._keep("edge_search", state)
 
 
 def _digest(data: bytes) -> str:
@@ -214,6 +246,8 @@ class Run:
         evaluation: evaluation.json; empty when the run was not evaluated.
         found: circuit.json, with what it says about each node and edge.
         patterns: By head, its attention on the first held-out prompts.
+        edge_scores: Of every edge; None when edges were not searched.
+        paths: paths.json; empty where they were not asked for.
     """
 
     folder: Path
@@ -223,6 +257,8 @@ class Run:
     scores: Scores | None = None
     evaluation: Json = field(default_factory=dict)
     patterns: Mapping[str, Float[Tensor, "prompt query key"]] = field(default_factory=dict)
+    edge_scores: EdgeScores | None = None
+    paths: Json = field(default_factory=dict)
 
     @property
     def specification(self) -> Specification:
@@ -265,7 +301,28 @@ def read_run(folder: Path) -> Run:
         read_scores(folder / "scores.safetensors"),
         read_evaluation(folder / "evaluation.json"),
         _patterns(folder / "patterns.safetensors"),
+        read_edge_scores(folder / "edges.safetensors"),
+        _paths(folder / "paths.json"),
     )
+
+
+def save_explanation(
+    run: Run, explanation: Json, summary: Json, summaries: Mapping[str, NodeSummary]
+) -> None:
+    """Adds what each node does to a finished run.
+
+    Args:
+        explanation: Every measurement, for explain.json.
+        summary: Roles and sentences, for run.json.
+        summaries: The same by node, for circuit.json.
+    """
+    write_json(run.folder / "explain.json", explanation)
+    nodes = [
+        node | (summaries[node["site"]].to_json() if node["site"] in summaries else {})
+        for node in run.found["nodes"]
+    ]
+    write_json(run.folder / "circuit.json", {**run.found, "nodes": nodes})
+    write_json(run.folder / "run.json", {**run.record, "explanation": summary})
 
 
 def _read_circuit(path: Path) -> tuple[Circuit, dict[str, Any]]:
@@ -277,9 +334,24 @@ def _read_circuit(path: Path) -> tuple[Circuit, dict[str, Any]]:
         circuit = Circuit.from_json(listed)
         for name in circuit.nodes:
             parse(name)
+        for edge in circuit.edges:
+            check_edge(edge.name)
     except UnweaveError as error:
         raise UnweaveError(f"{path} is broken ({error}): {_AGAIN}") from error
     return circuit, listed
+
+
+def save_paths(run: Run, record: Json) -> None:
+    """Adds the strongest paths to a finished run."""
+    write_json(run.folder / "paths.json", record)
+
+
+def _paths(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    found = read_json(path, "paths.json of unweave paths")
+    check_file(path, found, PATHS, "delete it, and run unweave paths again")
+    return found
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
@@ -306,7 +378,7 @@ def read_scores(path: Path) -> Scores | None:
     try:
         scores = Scores.load(path)
         _check_scores(scores)
-    except (*_BROKEN, UnweaveError) as error:
+    except BROKEN as error:
         raise UnweaveError(
             f"{path} cannot be read ({error}): delete it, and discover again to have scores"
         ) from error

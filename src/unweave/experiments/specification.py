@@ -21,16 +21,17 @@ from unweave.scores.problem import Problem
 from unweave.sites import Point, Site
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("task", "model", "granularity", "ablation"), (str,)),
+    **dict.fromkeys(("task", "model", "granularity", "ablation", "level"), (str,)),
     **dict.fromkeys(("method", "score", "search"), (str, type(None))),
-    **dict.fromkeys(("mlps", "first_token"), (bool,)),
-    **dict.fromkeys(("bos", "only_correct"), (bool, type(None))),
+    "first_token": (bool,),
+    **dict.fromkeys(("bos", "only_correct", "mlps"), (bool, type(None))),
     **dict.fromkeys(("prompts", "held_out"), (int, type(None))),
     "seed": (int,),
     "options": (dict,),
 }
 SEARCH_PROMPTS = 64  # to search on, unless the task has more or the user asks for another number
 ABLATIONS = ("mean", "counterfactual", "zero")
+LEVELS = ("node", "edge")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Specification:
         score, search: In place of the method's own.
         options: Options of score and search that differ from their defaults.
         granularity: What nodes are: head, head@position, head@token, neuron, qkv, ….
-        mlps: Whether MLPs are nodes too (else they are never ablated).
+        mlps: Whether MLPs are nodes too (else they are never ablated); None for yes where circuits
+            are made of edges, for no elsewhere.
         ablation: What stands for an ablated node.
         seed: Decides which prompts are drawn.
         prompts, held_out: How many prompts; None takes the task's own numbers.
@@ -51,6 +53,7 @@ class Specification:
         first_token: Whether the first token of a longer answer stands for it (file tasks).
         only_correct: Whether to keep only prompts that the model answers correctly; None leaves
             it to the task.
+        level: What circuits are made of: "node", or "edge" for edges among the nodes found first.
     """
 
     task: str
@@ -60,7 +63,7 @@ class Specification:
     search: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     granularity: str = "head"
-    mlps: bool = False
+    mlps: bool | None = None
     ablation: str = "mean"
     seed: int = 0
     prompts: int | None = None
@@ -68,10 +71,22 @@ class Specification:
     bos: bool | None = None
     first_token: bool = False
     only_correct: bool | None = None
+    level: str = "node"
 
     def __post_init__(self) -> None:
-        find_method(self.method, self.score, self.search).with_options(self.options)
+        method = find_method(self.method, self.score, self.search).with_options(self.options)
         read_granularity(self.granularity)
+        if self.level not in LEVELS:
+            raise UnweaveError(f"level {self.level!r}: expected {' or '.join(LEVELS)}")
+        if self.level == "edge":
+            method.check_edges()
+            if self.granularity != "head":
+                raise UnweaveError(
+                    f"level edge with granularity {self.granularity!r}: edges lead between whole "
+                    "heads and MLPs; use granularity head"
+                )
+        if self.mlps is None:
+            object.__setattr__(self, "mlps", self.level == "edge")
 
     @cached_property
     def resolved(self) -> Method:
@@ -131,7 +146,8 @@ class Experiment:
     def nodes(self) -> tuple[Site, ...]:
         """Every node that a circuit may hold."""
         batch, how = self.discovery_batch, self.specification
-        return find_nodes(self.model, how.granularity, how.mlps, batch.clean, batch.positions)
+        mlps = bool(how.mlps)
+        return find_nodes(self.model, how.granularity, mlps, batch.clean, batch.positions)
 
     @cached_property
     def accuracy(self) -> Accuracy:
@@ -198,7 +214,7 @@ class Experiment:
 
     def known(self) -> dict[str, tuple[Site, ...]]:
         """The published circuit of this model, and the augmented one where the authors give one."""
-        circuit = self.task.known_circuit(self.model.name)
+        circuit = self.task.known_circuit(self.model)
         if circuit is None:
             return {}
         found = {"published": circuit.under(self.specification.ablation)}

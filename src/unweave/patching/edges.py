@@ -5,9 +5,13 @@ adds in this run taken out and what it adds at the ablation put in:
 
     input of v = x + Σ_{u → v removed} (out_u(μ) − out_u)
 
-Each head's q, k and v then has an input of its own, normed and projected by its own weights.
+Each head's q, k and v then has an input of its own, normed and projected by its own weights. A node
+with no edge left is at its ablation for every reader: it is replaced where it writes, and neither
+its own input nor its difference is computed. A circuit of few nodes costs little more than a plain
+run.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +30,8 @@ from unweave.patching.circuits import read_positions, repeat_inputs
 from unweave.progress import progress
 from unweave.sites import Point
 
-_BYTES = 512 * 2**20  # for what all nodes add to the residual stream, of all circuits at once
+# For what all nodes add to the residual stream, of all circuits at once.
+_CPU_BYTES, _GPU_BYTES = 512 * 2**20, 8 * 2**30
 
 
 @dataclass(eq=False)
@@ -34,23 +39,32 @@ class EdgePatch(Plain):
     """A plain run with edges removed; row = circuit · batch + example.
 
     Args:
-        removed: Which edges each circuit lacks.
+        removed: Which edges from active sources each circuit lacks; a number counts for a part, so
+            that there is a derivative.
         reads: The position that is read after the last attention.
-        gaps: out_u(μ) − out_u of each source so far: [circuit, source, batch, position, d_model].
+        active: Numbers of the sources that have edges, in order; the others are at their ablation.
+            None given: all of them.
+        gaps: out_u(μ) − out_u of each active source so far:
+            [circuit, source, batch, position, d_model].
         pre: Norms between the residual stream and a branch of this block: applied at the branch,
             once its input is known.
     """
 
     graph: Graph
     blocks: tuple[Block, ...]
-    removed: Removed | Float[Tensor, "circuit destination source"]
+    removed: Removed | Float[Tensor, "circuit destination active"]
     ablation: Ablation
     batch: int
     reads: Int[Tensor, "row 1"]
+    active: Sequence[int] = ()
     left: Int[Tensor, "row 1"] | None = None
     layer: int = 0
     gaps: Tensor | None = None
     pre: dict[str, Norm] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.active and self.removed.shape[2]:
+            self.active = range(len(self.graph.sources))
 
     def norm(self, x: Tensor, w: Norm, place: str) -> Tensor:
         branch, _, which = place.partition(".")
@@ -64,10 +78,10 @@ class EdgePatch(Plain):
         if branch == "attention" and part in ("q", "k", "v"):
             return self._project(x, w, "qkv".index(part))
         if place in ("mlp.in", "mlp.gate"):
-            rows = self.graph.destination_rows[self.layer, "mlp"]
-            x = self._norm(self._corrected(x, rows)[:, 0].flatten(0, 1), "mlp")
+            row = self.graph.destination_rows[self.layer, "mlp"].start
+            x = self._norm(self._corrected(x, [row])[:, 0].flatten(0, 1), "mlp")
         elif place == "attention.out":
-            self._write_heads(x, w)
+            x = self._write_heads(x, w)
         return super().linear(x, w, place)
 
     def split_heads(self, x: Tensor, heads: int) -> Tensor:
@@ -77,20 +91,27 @@ class EdgePatch(Plain):
         rows = torch.arange(len(x), device=x.device)[:, None]
         if self.left is None:
             self.left = self.reads
-            assert self.gaps is not None
             examples, reads = rows[: self.batch], self.reads[: self.batch]
-            self.gaps = self.gaps[:, :, examples, reads]
+            self.gaps = None if self.gaps is None else self.gaps[:, :, examples, reads]
         return x[rows, self.reads]
 
     def at(self, x: Tensor, point: Point) -> Tensor:
         if point.kind == "resid":
             self.layer, self.pre = point.layer, {}
             if point.layer == len(self.blocks):
-                rows = self.graph.destination_rows[point.layer, "logits"]
-                return self._corrected(x, rows)[:, 0].flatten(0, 1)
+                row = self.graph.destination_rows[point.layer, "logits"].start
+                return self._corrected(x, [row])[:, 0].flatten(0, 1)
         elif point.kind in ("embed", "mlp"):
-            self._write(self._gap(x, point)[:, None])
+            gap = self._gap(x, point)
+            if not self._units(point):
+                return x + gap.flatten(0, 1)
+            self._write(gap[:, None])
         return x
+
+    def _units(self, point: Point) -> list[int]:
+        """Which units of a point have edges."""
+        rows = self.graph.source_rows[point]
+        return [u - rows.start for u in self.active if rows.start <= u < rows.stop]
 
     def _gap(self, x: Tensor, point: Point) -> Float[Tensor, "circuit batch position *unit"]:
         rows = x.unflatten(0, (-1, self.batch))
@@ -105,21 +126,31 @@ class EdgePatch(Plain):
     def _write(self, gap: Float[Tensor, "circuit new batch position d_model"]) -> None:
         self.gaps = gap if self.gaps is None else torch.cat((self.gaps, gap), 1)
 
-    def _write_heads(self, z: Tensor, w: Linear) -> None:
-        gap = self._gap(z, Point("z", self.layer))
-        weight = w.matrix.unflatten(1, gap.shape[-2:])
-        self._write(torch.einsum("cbphe,dhe->chbpd", gap, weight))
+    def _write_heads(self, z: Tensor, w: Linear) -> Tensor:
+        """Keeps what active heads differ by; returns z with the others at their ablation."""
+        point = Point("z", self.layer)
+        units, gap = self._units(point), self._gap(z, point)
+        weight = w.matrix.unflatten(1, gap.shape[-2:])[:, units]
+        if units:
+            self._write(torch.einsum("cbphe,dhe->chbpd", gap[..., units, :], weight))
+        if len(units) == gap.shape[-2]:
+            return z
+        idle = torch.ones(gap.shape[-2], 1, dtype=gap.dtype, device=gap.device)
+        idle[units] = 0
+        return z + (gap * idle).flatten(-2).flatten(0, 1)
 
     def _corrected(
-        self, x: Float[Tensor, "row position d_model"], rows: slice
+        self, x: Float[Tensor, "row position d_model"], rows: list[int]
     ) -> Float[Tensor, "circuit destination batch position d_model"]:
-        """The residual stream as each destination reads it."""
-        assert self.gaps is not None
-        upstream = self.graph.destinations[rows.start].upstream
+        """The residual stream as each of some destinations of one branch reads it."""
+        x = x.unflatten(0, (-1, self.batch))[:, None]
+        upstream = bisect_left(self.active, self.graph.destinations[rows[0]].upstream)
+        if self.gaps is None or not upstream:
+            return x.expand(-1, len(rows), -1, -1, -1)
         gone = self.removed[:, rows, :upstream].to(x.dtype)
         gaps = self.gaps[:, :upstream]
         shift = torch.bmm(gone, gaps.flatten(2)).unflatten(2, gaps.shape[2:])
-        return shift.add_(x.unflatten(0, (-1, self.batch))[:, None])
+        return shift.add_(x)
 
     def _norm(self, x: Tensor, branch: str) -> Tensor:
         return normalise(x, self.pre[branch]) if branch in self.pre else x
@@ -129,14 +160,25 @@ class EdgePatch(Plain):
     ) -> Float[Tensor, "row position head d_head"]:
         """The queries, keys or values of every query head, each from its own input."""
         attention = self.blocks[self.layer].attention
+        units = self._units(Point("z", self.layer))
+        # What heads without edges would compute is replaced anyway.
+        whole = x.new_zeros(*x.shape[:2], attention.heads, attention.d_head)
+        if not units:
+            return whole
         first = self.graph.destination_rows[self.layer, "attention"].start + part * attention.heads
-        own = self._norm(self._corrected(x, slice(first, first + attention.heads)), "attention")
-        weight, bias = w.matrix.unflatten(0, (-1, attention.d_head)), w.offset
-        group = attention.heads // len(weight)
-        y = torch.einsum("chbpd,hed->cbphe", own, weight.repeat_interleave(group, 0))
-        if bias is not None:
-            y = y + bias.unflatten(0, (-1, attention.d_head)).repeat_interleave(group, 0)
-        return y.flatten(0, 1)
+        own = self._norm(self._corrected(x, [first + u for u in units]), "attention")
+        group = attention.heads // attention.kv_heads if part else 1
+        serves = [u // group for u in units]
+        weight = w.matrix.unflatten(0, (-1, attention.d_head))[serves]
+        y = torch.einsum("chbpd,hed->cbphe", own, weight)
+        if w.offset is not None:
+            y = y + w.offset.unflatten(0, (-1, attention.d_head))[serves]
+        y = y.flatten(0, 1)
+        return y if len(units) == attention.heads else whole.index_copy(2, _index(units, y), y)
+
+
+def _index(units: list[int], like: Tensor) -> Int[Tensor, " unit"]:
+    return torch.tensor(units, device=like.device)
 
 
 def run_edges(
@@ -149,27 +191,57 @@ def run_edges(
     """
     graph, network = graph_of(model, post_norms=False), model.network
     removed = removed.to(network.device)
-    width = network.body.blocks[0].attention.q.shape[1]
-    one = len(graph.sources) * batch.clean.mask.shape[1] * width * network.dtype.itemsize
-    limit = max(1, _BYTES // (2 * one))
+    active = active_sources(graph, removed)
+    limit = _rows_at_once(model, batch, len(active))
     some = min(len(batch), limit)
     many = max(1, limit // some)
     values = torch.zeros(len(removed), len(batch), dtype=network.dtype, device=network.device)
     total = len(removed) * len(batch)
+    removed = removed[:, :, list(active)]
     with torch.no_grad(), progress("Running circuits of edges", total) as advance:
         for i in range(0, len(batch), some):
             part = slice(i, min(i + some, len(batch)))
             examples, base = batch.select(part), ablation.select(part)
             for j in range(0, len(removed), many):
                 chosen = removed[j : j + many]
-                reads = read_positions(model, examples).repeat(len(chosen))[:, None]
-                ops = EdgePatch(graph, network.body.blocks, chosen, base, len(examples), reads)
-                logits = run(network, repeat_inputs(examples.clean, len(chosen)), ops)[:, 0]
-                values[j : j + many, part] = examples.readout.measure(
-                    logits.unflatten(0, (len(chosen), -1))
-                )
+                values[j : j + many, part] = patched_metric(model, examples, chosen, base, active)
                 advance(len(chosen) * len(examples))
     return values
+
+
+def active_sources(graph: Graph, removed: Removed) -> tuple[int, ...]:
+    """Numbers of the sources that keep an edge in some circuit."""
+    kept = (graph.mask.to(removed.device) & ~removed).any(0).any(0)
+    return tuple(kept.nonzero().flatten().tolist())
+
+
+def patched_metric(
+    model: Model,
+    batch: Batch,
+    removed: Removed | Float[Tensor, "circuit destination active"],
+    ablation: Ablation,
+    active: tuple[int, ...],
+) -> Float[Tensor, "circuit batch"]:
+    """One forward pass of all circuits: the metric of each on each example.
+
+    Args:
+        removed: Of the edges from active sources, those that each circuit lacks.
+    """
+    graph, network, count = graph_of(model, post_norms=False), model.network, len(removed)
+    reads = read_positions(model, batch).repeat(count)[:, None]
+    ops = EdgePatch(graph, network.body.blocks, removed, ablation, len(batch), reads, active)
+    logits = run(network, repeat_inputs(batch.clean, count), ops)[:, 0]
+    return batch.readout.measure(logits.unflatten(0, (count, -1)))
+
+
+def _rows_at_once(model: Model, batch: Batch, active: int) -> int:
+    """Circuits × examples of one forward pass."""
+    network = model.network
+    attention = network.body.blocks[0].attention
+    each = batch.clean.mask.shape[1] * attention.q.shape[1] * network.dtype.itemsize
+    limit = _GPU_BYTES if network.device.type == "cuda" else _CPU_BYTES
+    # Gaps are there twice while one is added; the readers of a layer have a stream each.
+    return max(1, limit // (each * (2 * active + 3 * attention.heads + 1)))
 
 
 def run_edge_circuits(

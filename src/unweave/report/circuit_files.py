@@ -20,6 +20,7 @@ from unweave.circuits import Circuit
 from unweave.errors import UnweaveError
 from unweave.experiments.files import read_json
 from unweave.graph import Graph, graph_of_shape
+from unweave.graph import edge_ends as graph_edge_ends
 from unweave.sites import Site, parse
 
 ENDS = ("input", "logits")
@@ -96,22 +97,27 @@ def to_eap_ig(
     shape: Shape,
     scores: Scores | None = None,
     pairs: Mapping[tuple[str, str], float] | None = None,
+    rated: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """A circuit of heads and MLPs as a graph of EAP-IG.
 
     A node at single positions is in the graph when it is at any of them, and scores their sum. An
     edge is in the graph when both of its ends are; its score is the relevance of its source to its
     target (the same for q, k and v), to the logits the source's own score, and 0 where neither was
-    measured.
+    measured. Of a circuit of edges, its own edges and their ends are in the graph, each edge with
+    its own score.
 
     Args:
         scores: Of all nodes, by site; None for one that was not scored.
         pairs: Relevance of a source to a target, by their sites.
+        rated: Scores of edges, by name; those of a circuit of edges at least.
 
     Raises:
         UnweaveError: For a node that this format has no name for.
     """
     graph = shape.graph()
+    if circuit.level == "edge":
+        return _edges_to_eap_ig(circuit, shape, graph, scores or {}, rated or {})
     known = set(graph.sources)
     chosen = {_whole(node, known) for node in circuit.nodes}
     every = dict(zip(circuit.nodes, circuit.scores, strict=True)) | dict(scores or {})
@@ -141,6 +147,27 @@ def to_eap_ig(
     return {"cfg": shape.cfg(), "nodes": nodes, "edges": edges, OURS: circuit.to_json()}
 
 
+def _edges_to_eap_ig(
+    circuit: Circuit, shape: Shape, graph: Graph, scores: Scores, rated: Mapping[str, float]
+) -> dict[str, Any]:
+    own = {edge.name: edge.score for edge in circuit.edges}
+    if strange := sorted(own.keys() - graph.places.keys()):
+        raise UnweaveError(f"{strange[0]} has no place in a graph of EAP-IG of this shape")
+    values = {**rated, **own}
+    ends = {*ENDS, *(end for edge in own for end in edge_ends(edge))}
+    nodes = {}
+    for name in graph.nodes:
+        score = scores.get(name)
+        told = {} if score is None or not math.isfinite(score) else {"score": score}
+        nodes[name] = {"in_graph": name in ends, **told}
+    edges = {}
+    for name in graph.edges:
+        score = values.get(name, 0.0)
+        finite = score if math.isfinite(score) else 0.0
+        edges[name] = {"score": finite, "in_graph": name in own}
+    return {"cfg": shape.cfg(), "nodes": nodes, "edges": edges, OURS: circuit.to_json()}
+
+
 def from_eap_ig(record: Mapping[str, Any]) -> Circuit:
     """Reads a graph of EAP-IG: the nodes in it that were scored, or all where none was.
 
@@ -159,6 +186,9 @@ def from_eap_ig(record: Mapping[str, Any]) -> Circuit:
         own = Circuit.from_json(ours)
         inside = {*ENDS, *(name for name, (_, there) in found.items() if there)}
         wholes = {_whole(node, set(found)) for node in own.nodes}
+        kept = {name for name, edge in record["edges"].items() if edge["in_graph"]}
+        if own.level == "edge" and kept == {edge.name for edge in own.edges}:
+            return own
         if wholes <= inside and {*chosen} <= wholes:
             return own
     chosen.sort(key=lambda name: -abs(found[name][0] or 0.0))
@@ -178,9 +208,7 @@ def edge_ends(edge: str) -> tuple[str, str]:
 
 def edge_parts(edge: str) -> tuple[str, str, str]:
     """Source, target and branch (q, k, v or "") of an edge, "a0.h0->a5.h1<q>"."""
-    source, _, target = edge.partition("->")
-    node, _, branch = target.partition("<")
-    return source, node, branch.rstrip(">")
+    return graph_edge_ends(edge)
 
 
 def _whole(name: str, known: set[str]) -> str:

@@ -65,8 +65,13 @@ def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
             "commands": _commands(run),
             **{key: run.about(key) for key in ("model", "task", "method")},
             **_some(record, "command", "created", "seed", "versions", "options", "accuracy"),
-            **_some(record, "metric", "seconds", "forwards", "elimination", "curve", "summary"),
-            **_some(record, "verdict", "overshoot", "paths", "words"),
+            **_some(record, "metric", "seconds", "forwards", "elimination", "summary"),
+            "curve": record.get("curve") or record.get("edge_curve"),
+            **_some(record, "verdict", "overshoot", "words"),
+            "paths": run.paths,
+            "explained": _some(record.get("explanation") or {}, "prompts", "passes", "reason"),
+            "level": run.circuit.level,
+            "counted": _counted(run),
             "total": record.get("nodes_total") or run.circuit.total or len(run.ranking),
             "size": len(run.circuit.nodes),
             "faithfulness": run.circuit.faithfulness,
@@ -92,6 +97,15 @@ def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
     )
 
 
+def _counted(run: ShownRun) -> dict[str, Any]:
+    """What curves and random circuits count: the edges of a circuit of edges, else nodes."""
+    circuit, total = run.circuit, run.record.get("nodes_total") or run.circuit.total
+    if circuit.level == "edge":
+        total = circuit.edges_total
+        return {"what": "edges", "size": len(circuit.edges), "total": total}
+    return {"what": "nodes", "size": circuit.size, "total": total or len(run.ranking)}
+
+
 def _some(record: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: record.get(key) for key in keys}
 
@@ -102,6 +116,7 @@ def _commands(run: ShownRun) -> dict[str, str]:
     return {
         "evaluate": shlex.join(["unweave", "evaluate", folder]),
         "explain": shlex.join(["unweave", "explain", folder]),
+        "paths": shlex.join(["unweave", "paths", folder]),
         # Into another folder: discover does not write into one that holds a run.
         "discover": shlex.join(["unweave", "discover", run.about("task"), "--out", f"{folder}-2"]),
         "attribute": shlex.join(["unweave", "attribute", "--model", run.about("model")]),
@@ -141,7 +156,9 @@ def _nodes(run: ShownRun, found: NodeLayout) -> dict[str, Any]:
                 "score": short(run.score(site)),
                 "spread": short(spread.get(site)),
                 "effect": short(falls.get(site)),
-                **_some(facts, "interval", "group", "frequency", "swaps", "roles", "sentence"),
+                **_some(
+                    facts, "interval", "group", "frequency", "swaps", "roles", "sentence", "at"
+                ),
             }
         )
     columns: dict[str, Any] = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}

@@ -12,7 +12,7 @@ from typing import Any
 from unweave import __version__
 from unweave.errors import UnweaveError
 from unweave.experiments.files import plain
-from unweave.report.circuit_files import Shape, to_eap_ig
+from unweave.report.circuit_files import Shape, edge_parts, to_eap_ig
 from unweave.report.data import effects
 from unweave.report.folder import ShownRun
 from unweave.report.layout import context_index
@@ -44,7 +44,9 @@ def shape_of(run: ShownRun) -> Shape:
 def eap_ig(run: ShownRun) -> str:
     """The graph that EAP-IG and MIB read."""
     scores = {site: run.score(site) for site in run.ranking}
-    return _dump(to_eap_ig(run.circuit, shape_of(run), scores, _pairs(run)))
+    rated = run.edge_scores
+    values = {} if rated is None else dict(zip(rated.edges, rated.values.tolist(), strict=True))
+    return _dump(to_eap_ig(run.circuit, shape_of(run), scores, _pairs(run), values))
 
 
 def _pairs(run: ShownRun) -> dict[tuple[str, str], float]:
@@ -62,10 +64,10 @@ def _pairs(run: ShownRun) -> dict[tuple[str, str], float]:
 def neuronpedia(run: ShownRun) -> str:
     """An attribution graph: circuit nodes and the metric, linked by relevance.
 
-    A node stands at its position of the example prompt. The format has no node for all positions: a
-    head stands where it attends most to another token than itself and the first, anything else at
-    the last token, and its label says that it acts everywhere. The metric is the logit node above
-    the last layer.
+    A node stands at its position of the example prompt. The format has no node for all positions:
+    such a node stands where it matters, if the circuit was explained. Else a head stands where it
+    attends most to another token than itself and the first, and anything else at the last token.
+    Its label says that it acts everywhere. The metric is the logit node above the last layer.
     """
     prompt = run.example
     tokens = [str(token) for token in prompt.get("tokens") or []]
@@ -91,15 +93,7 @@ def neuronpedia(run: ShownRun) -> str:
     metric = {"node_id": logit, "feature": 0, "layer": str(top), "ctx_idx": last}
     metric |= {"feature_type": "logit", "jsNodeId": f"{top}_0-0", "clerp": answer}
     metric |= {"influence": None, "activation": None, "is_target_logit": True}
-    links = [
-        {"source": ids[source], "target": ids[target], "weight": value}
-        for (source, target), value in _pairs(run).items()
-        if source in ids and target in ids and math.isfinite(value)
-    ]
-    for name in run.circuit.nodes:
-        score = run.score(name)
-        if score is not None and math.isfinite(score):
-            links.append({"source": ids[name], "target": logit, "weight": score})
+    links = _edge_links(run, ids, logit) if run.circuit.level == "edge" else _links(run, ids, logit)
     return _dump(
         {
             "metadata": _metadata(run, str(prompt.get("clean", "")), tokens),
@@ -116,10 +110,63 @@ def neuronpedia(run: ShownRun) -> str:
     )
 
 
+def _links(run: ShownRun, ids: Mapping[str, str], logit: str) -> list[dict[str, Any]]:
+    """Untested relevance between the nodes of a circuit, and each node's score."""
+    links = [
+        {"source": ids[source], "target": ids[target], "weight": value}
+        for (source, target), value in _pairs(run).items()
+        if source in ids and target in ids and math.isfinite(value)
+    ]
+    for name in run.circuit.nodes:
+        score = run.score(name)
+        if score is not None and math.isfinite(score):
+            links.append({"source": ids[name], "target": logit, "weight": score})
+    return links
+
+
+def _edge_links(run: ShownRun, ids: Mapping[str, str], logit: str) -> list[dict[str, Any]]:
+    """The edges of a circuit by their effect, q, k and v of a reader added up.
+
+    The format has no q, k and v, and the embedding is no node of a circuit: edges from the input
+    are left out.
+    """
+    weights: dict[tuple[str, str], float] = {}
+    for edge in run.circuit.edges:
+        source, target, _ = edge_parts(edge.name)
+        weight = edge.effect if math.isfinite(edge.effect) else edge.score
+        if source in ids and math.isfinite(weight):
+            key = ids[source], logit if target == "logits" else ids[target]
+            weights[key] = weights.get(key, 0.0) + weight
+    return [{"source": a, "target": b, "weight": weight} for (a, b), weight in weights.items()]
+
+
+def edges_csv(run: ShownRun) -> str:
+    """One line an edge of the circuit, in the method's order.
+
+    Raises:
+        UnweaveError: For a circuit of nodes.
+    """
+    if not run.circuit.edges:
+        raise UnweaveError(
+            f"{run.folder} holds a circuit of nodes: export csv, or discover with --level edge"
+        )
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(
+        ["order", "edge", "source", "target", "branch", "effect", "low", "high", "score"]
+    )
+    for order, edge in enumerate(run.circuit.edges, 1):
+        numbers = map(_number, (edge.effect, *edge.interval, edge.score))
+        writer.writerow([order, edge.name, *edge_parts(edge.name), *numbers])
+    return file.getvalue()
+
+
 def _where(run: ShownRun, node: str, last: int) -> int:
     """The token of the example prompt that a node is drawn at."""
     site = parse(node)
     index = context_index(site.position, run.example)
+    if index is None and site.position is None:
+        index = context_index(run.facts.get(node, {}).get("at") or None, run.example)
     if index is not None:
         return index
     found = run.patterns.get(str(site.at(None)))
@@ -203,4 +250,5 @@ FORMATS: dict[str, tuple[str, Callable[[ShownRun], str]]] = {
     "eap-ig": ("eap-ig.json", eap_ig),
     "neuronpedia": ("neuronpedia.json", neuronpedia),
     "csv": ("nodes.csv", nodes_csv),
+    "edges": ("edges.csv", edges_csv),
 }

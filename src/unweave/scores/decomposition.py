@@ -9,6 +9,7 @@ searches that go on from inner targets (`algorithm1`) need.
 from unweave.circuits import EdgeScores, Scores
 from unweave.decomposition.api import relevance
 from unweave.decomposition.edges import edge_relevance
+from unweave.decomposition.needs import SweepNeeds, sweep_needs
 from unweave.decomposition.ruleset import find_rules
 from unweave.options import Option, Options
 from unweave.scores.problem import Problem
@@ -25,6 +26,18 @@ def score(problem: Problem, options: Options) -> Scores:
         rules=options["rules"],
         ablation=part.ablation,
         pairs=problem.nodes if options["pairs"] else (),
+    )
+
+
+def memory(problem: Problem, options: Options) -> SweepNeeds:
+    """What the sweep will take."""
+    part, inner = problem.select(slice(0, options["prompts"])), problem.nodes
+    return sweep_needs(
+        problem.model,
+        part.batch,
+        problem.nodes,
+        options["rules"],
+        inner if options["pairs"] else (),
     )
 
 
@@ -52,5 +65,6 @@ scores.register("decomposition")(
         },
         edges=score_edges,
         pairs=True,
+        memory=memory,
     )
 )

@@ -8,6 +8,7 @@ node's layer: half the cost of a whole forward pass for each node.
 
 from unweave.circuits import Scores
 from unweave.decomposition.api import relevance
+from unweave.decomposition.needs import SweepNeeds, sweep_needs
 from unweave.options import Options
 from unweave.scores.problem import Problem
 from unweave.scores.score import Score, node_scores, scores
@@ -26,4 +27,11 @@ def score(problem: Problem, options: Options) -> Scores:
     return node_scores(problem, found.examples, score="patching")
 
 
-scores.register("patching")(Score("patching", "exact, one node ablated at a time", score))
+def memory(problem: Problem, options: Options) -> SweepNeeds:
+    """What the sweep will take."""
+    return sweep_needs(problem.model, problem.batch, problem.nodes, "removal")
+
+
+scores.register("patching")(
+    Score("patching", "exact, one node ablated at a time", score, memory=memory)
+)

@@ -1,9 +1,11 @@
 """`Problem`: what scores and searches are given; `Reference`: what circuits are held against."""
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from unweave.ablation import Ablation
 from unweave.batch import Batch
+from unweave.distributed import agree, alone, ranks, sharded, summed
 from unweave.errors import NotFiniteError, UnweaveError
 from unweave.estimates import Estimate, estimate
 from unweave.model.model import Model
@@ -78,8 +81,50 @@ class Reference:
         return estimate(self.samples(metric))
 
 
+N = TypeVar("N", bound=Hashable)  # what circuits are made of
+
+
+class Runs(ABC, Generic[N]):
+    """Circuits of one behaviour as runs, whatever they are made of: nodes, or edges.
+
+    Args:
+        nodes: Everything that a circuit may hold.
+    """
+
+    model: Model
+    batch: Batch
+    nodes: tuple[N, ...]
+    ablation: Ablation
+
+    @abstractmethod
+    def metric(self, circuits: Sequence[Sequence[N]]) -> Float[Tensor, "circuit batch"]:
+        """The metric of each circuit."""
+
+    @abstractmethod
+    def flipped(self, circuit: Sequence[N], nodes: Sequence[N]) -> Float[Tensor, "node batch"]:
+        """The metric of a circuit without each of its own nodes, and with each of the others."""
+
+    @abstractmethod
+    def select(self, examples: slice) -> "Runs[N]":
+        """The same on a part of the prompts."""
+
+    @cached_property
+    def reference(self) -> Reference:
+        """The whole model, nothing ablated, and the empty circuit."""
+        full = run_circuits(self.model, self.batch, [()], (), self.ablation)[0]
+        return Reference(full, self.metric([()])[0])
+
+    def faithfulness(self, circuits: Sequence[Sequence[N]]) -> Float[Tensor, " circuit"]:
+        """Faithfulness of each circuit (docs/method.md §9).
+
+        Raises:
+            UnweaveError: When ablating everything leaves the metric where it was.
+        """
+        return self.reference.faithfulness(self.metric(circuits))
+
+
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Problem(Runs[Site]):
     """A behaviour to explain: prompts with a metric, nodes to choose from, and an ablation.
 
     Args:
@@ -104,10 +149,9 @@ class Problem:
     @cached_property
     def reference(self) -> Reference:
         """The whole model, nothing ablated, and the empty circuit."""
-        full = run_circuits(self.model, self.batch, [()], (), self.ablation)[0]
-        return Reference(full, self.metric([()])[0])
+        return Reference(self._circuits([()], ())[0], self.metric([()])[0])
 
-    def select(self, examples: slice) -> "Problem":
+    def select(self, examples: slice | Int[Tensor, " n"]) -> "Problem":
         """The problem on a part of its prompts."""
         batch, ablation = self.batch.select(examples), self.ablation.select(examples)
         return replace(self, batch=batch, ablation=ablation, draw=None)
@@ -117,18 +161,54 @@ class Problem:
 
         Where nodes name positions, every position that no node of a circuit names is ablated.
         """
-        return run_circuits(self.model, self.batch, circuits, self.points, self.ablation)
+        return self._circuits(circuits, self.points)
 
     def flipped(
         self, circuit: Sequence[Site], nodes: Sequence[Site]
     ) -> Float[Tensor, "node batch"]:
         """The metric of a circuit without each of its own nodes, and with each of the others."""
-        return run_flips(self.model, self.batch, circuit, nodes, self.points, self.ablation)
 
-    def faithfulness(self, circuits: Sequence[Sequence[Site]]) -> Float[Tensor, " circuit"]:
-        """Faithfulness of each circuit (docs/method.md §9).
+        def run(rows: slice, columns: slice) -> Float[Tensor, "node batch"]:
+            part = self if columns == slice(None) else self.select(columns)
+            return run_flips(
+                part.model, part.batch, circuit, nodes[rows], self.points, part.ablation
+            )
 
-        Raises:
-            UnweaveError: When ablating everything leaves the metric where it was.
-        """
-        return self.reference.faithfulness(self.metric(circuits))
+        return self._shared([circuit, *((node,) for node in nodes)], len(nodes), run)
+
+    def by_prompts(
+        self, rows: int, run: "Callable[[Problem], Float[Tensor, 'row part']]"
+    ) -> Float[Tensor, "row batch"]:
+        """What `run` computes for each prompt; under torchrun each process takes some prompts."""
+        mine, total = ranks(), len(self.batch)
+        if mine.count == 1:
+            return run(self)
+        agree([f"{rows} rows"])
+        network = self.model.network
+        table = torch.zeros(rows, total, dtype=network.dtype, device=network.device)
+        if (share := mine.share(1, total)) is not None:
+            with alone():
+                table[:, share[1]] = run(self.select(share[1]))
+        return summed(table)
+
+    def _circuits(
+        self, circuits: Sequence[Sequence[Site]], points: Sequence[Point]
+    ) -> Float[Tensor, "circuit batch"]:
+        def run(rows: slice, columns: slice) -> Float[Tensor, "circuit batch"]:
+            part = self if columns == slice(None) else self.select(columns)
+            return run_circuits(part.model, part.batch, circuits[rows], points, part.ablation)
+
+        return self._shared(circuits, len(circuits), run)
+
+    def _shared(
+        self,
+        circuits: Sequence[Sequence[Site]],
+        rows: int,
+        run: Callable[[slice, slice], Float[Tensor, "row batch"]],
+    ) -> Float[Tensor, "row batch"]:
+        """Under torchrun each process runs its share of the circuits and prompts."""
+        # In one process nobody has to be told what is run.
+        spread = ranks().count > 1
+        names = [" ".join(sorted(map(str, one))) for one in circuits] if spread else ()
+        like = torch.empty(0, dtype=self.model.network.dtype, device=self.model.network.device)
+        return sharded(rows, len(self.batch), run, like, names)

@@ -1,17 +1,19 @@
 """`Score`: a way to rate every node of a problem, and the registry of scores."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
 from torch import Tensor
 
 from unweave.circuits import EdgeScores, Scores
+from unweave.decomposition.needs import SweepNeeds
+from unweave.distributed import from_first
 from unweave.errors import NotFiniteError, UnweaveError
 from unweave.graph import Graph
 from unweave.options import Option, Options, filled
 from unweave.registry import Registry
-from unweave.scores.problem import Problem
+from unweave.scores.problem import Problem, Runs
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Score:
         edges: Rates every edge of the model, where it can. The problem's ablation has to hold
             values at `unweave.graph.graph_points(model)`; its nodes do not matter.
         pairs: Whether the option `pairs` makes it tell the relevance of nodes to one another.
+        memory: What its sweep will take, where it is one.
     """
 
     name: str
@@ -33,6 +36,7 @@ class Score:
     options: Mapping[str, Option] = field(default_factory=dict)
     edges: "Callable[[Problem, Options], EdgeScores] | None" = None
     pairs: bool = False
+    memory: "Callable[[Problem, Options], SweepNeeds] | None" = None
 
     def run(self, problem: Problem, options: Options | None = None) -> Scores:
         """Rates the nodes of a problem.
@@ -49,7 +53,8 @@ class Score:
                 f"score {self.name} of {name} is not finite: look for NaN or infinite values in "
                 "the model's weights"
             )
-        return found
+        # A score that every process computes whole may be rounded differently in each.
+        return replace(found, values=from_first(found.values), examples=from_first(found.examples))
 
     def run_edges(self, problem: Problem, options: Options | None = None) -> EdgeScores:
         """Rates every edge of the problem's model.
@@ -81,7 +86,7 @@ def node_scores(problem: Problem, examples: Float[Tensor, "node batch"], **about
 
 
 def edge_scores(
-    problem: Problem, graph: Graph, matrix: Float[Tensor, "destination source"], **about: str
+    problem: Runs, graph: Graph, matrix: Float[Tensor, "destination source"], **about: str
 ) -> EdgeScores:
     """Scores of all edges from a matrix of their scores, averaged over examples."""
     return EdgeScores(

@@ -27,8 +27,10 @@ from unweave.model.model import Model
 from unweave.options import Option, Options
 from unweave.patching.circuits import run_circuits
 from unweave.patching.edges import run_edges
-from unweave.scores.problem import Problem
+from unweave.scores.edge_problem import EdgeProblem
+from unweave.scores.problem import Problem, Runs
 from unweave.scores.score import edge_scores
+from unweave.search.loss import Loss
 from unweave.search.search import Finding, Round, SavedState, Search, searches
 from unweave.sites import Site, parse
 
@@ -123,10 +125,10 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
     """Nodes, from the last layer to the first; scores do not matter to this search."""
     order = sorted(problem.nodes, key=lambda node: node.point.depth, reverse=True)
     batch = divergence(problem.model, problem.batch, problem.ablation)
+    diverging = replace(problem, batch=batch)
 
     def measure(sets: list[tuple[Site, ...]]) -> Float[Tensor, "circuit batch"]:
-        circuits = [_without(problem.nodes, set(gone)) for gone in sets]
-        return run_circuits(problem.model, batch, circuits, problem.points, problem.ablation)
+        return diverging.metric([_without(problem.nodes, set(gone)) for gone in sets])
 
     gone: list[Site] = []
     run = Pruning(measure, options["tau"], options["window"], measure([()])[0])
@@ -153,7 +155,33 @@ def _without(nodes: Sequence[Site], gone: set[Site]) -> tuple[Site, ...]:
     return tuple(node for node in nodes if node not in gone)
 
 
-def prune_edges(problem: Problem, options: Options) -> EdgeScores:
+def find_edges(
+    problem: EdgeProblem,
+    scores: EdgeScores,
+    nodes: Sequence[str],
+    options: Options,
+    checkpoint: SavedState,
+) -> Finding:
+    """All edges, from the logits back; neither scores nor nodes matter to this search."""
+    rated = prune_edges(problem, options)
+    values = dict(zip(rated.edges, rated.values.tolist(), strict=True))
+    ranking = tuple(rated.ranking())
+    circuit = tuple(edge for edge in ranking if values[edge] >= options["tau"])
+    metric, loss = problem.metric([circuit]), Loss.of(problem)
+    record = Round(
+        targets=("logits",),
+        relevance=values,
+        selected=problem.nodes,
+        steps=(),
+        circuit=circuit,
+        dropped=tuple(edge for edge in ranking if values[edge] < options["tau"]),
+        loss=float(loss(metric)[0]),
+        faithfulness=float(loss.faithfulness(metric)[0]),
+    )
+    return Finding(circuit, ranking, (record,))
+
+
+def prune_edges(problem: Runs, options: Options) -> EdgeScores:
     """Edges, node by node from the logits back, each node's from its latest source to the first.
 
     A node none of whose edges is left reaches nothing: the edges into it go unmeasured.
@@ -203,5 +231,7 @@ searches.register("acdc")(
                 16, "candidates run in one batch; the decisions do not depend on it", low=1
             ),
         },
+        edges=find_edges,
+        nodes_first=False,
     )
 )

@@ -116,6 +116,11 @@ def estimated_effects(
     problem: Problem, nodes: tuple[Site, ...]
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "node batch"]]:
     """The circuit's metric, and to first order what each node adds: ⟨∂m/∂z, z − μ⟩ there."""
+    found = problem.by_prompts(1 + len(nodes), lambda part: _effects(part, nodes))
+    return found[0], found[1:]
+
+
+def _effects(problem: Problem, nodes: tuple[Site, ...]) -> Float[Tensor, "row batch"]:
     metrics, columns = [], []
     for part in parts(len(problem.batch), problem.model.network.device):
         batch, ablation = problem.batch.select(part), problem.ablation.select(part)
@@ -127,7 +132,8 @@ def estimated_effects(
         deltas = differences(values, ablation, batch)
         columns.append(node_products(problem, gradients, deltas, batch))
     index = {node: i for i, node in enumerate(problem.nodes)}
-    return torch.cat(metrics), torch.cat(columns, 1)[[index[node] for node in nodes]]
+    chosen = torch.cat(columns, 1)[[index[node] for node in nodes]]
+    return torch.cat([torch.cat(metrics)[None], chosen])
 
 
 def _ordered(nodes: Sequence[Site], by: Float[Tensor, " node"]) -> list[Site]:

@@ -23,12 +23,15 @@ from unweave.options import Option, Options
 from unweave.progress import progress
 from unweave.scores.problem import Problem
 from unweave.search.descent import SETTINGS, Descent
+from unweave.search.edge_eliminate import find_edges
 from unweave.search.loss import Loss
 from unweave.search.order import measured_order
 from unweave.search.race import race
 from unweave.search.search import (
+    EDGE_PRICE,
     MAX_SIZE,
     PRICE,
+    TOLERANCE,
     Finding,
     Round,
     SavedState,
@@ -330,7 +333,8 @@ searches.register("eliminate")(
             "pool": Option(0.33, "share of the nodes that joins in a round", low=0.0, high=1.0),
             "price": PRICE,
             "max_size": MAX_SIZE,
-            "tolerance": Option(0.05, "|1 − faithfulness| that is near enough", low=0.0),
+            "edge_price": EDGE_PRICE,
+            "tolerance": TOLERANCE,
             "precision": Option(
                 0.05, "half of the 95% interval on check prompts that is precise enough", low=0.0
             ),
@@ -342,5 +346,6 @@ searches.register("eliminate")(
                 choices=("measured", "left"),
             ),
         },
+        edges=find_edges,
     )
 )

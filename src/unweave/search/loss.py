@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.scores.problem import Problem, Reference
+from unweave.scores.problem import Reference, Runs
 
 # Weight of single examples' deviations beside that of their mean. The mean alone is indifferent:
 # many circuits are right on average, and which of them is found changes with the prompts. With
@@ -25,7 +25,7 @@ class Loss:
     scale: float
 
     @staticmethod
-    def of(problem: Problem) -> "Loss":
+    def of(problem: Runs) -> "Loss":
         return Loss(problem.reference, abs(float(problem.reference.scale)))
 
     def __call__(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:

@@ -1,15 +1,17 @@
 """`Search`: from scores to a circuit, and the registry of searches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.circuits import Scores
+from unweave.circuits import EdgeScores, Scores
+from unweave.errors import UnweaveError
 from unweave.options import Option, Options, filled
 from unweave.registry import Registry
+from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.problem import Problem
 from unweave.sites import Site, parse
 
@@ -111,6 +113,8 @@ class Forgetful:
 
 
 Find = Callable[[Problem, Scores, Options, SavedState], Finding]
+# Edges among the nodes, by name, that the same search found; all edges where none are given.
+FindEdges = Callable[[EdgeProblem, EdgeScores, Sequence[str], Options, SavedState], Finding]
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,8 @@ class Search:
         find: Finds the circuit.
         options: What can be changed, by name.
         pairs: Whether it uses the relevance of nodes to one another, where the score gives it.
+        edges: Finds a circuit of edges, where it can.
+        nodes_first: Whether edges are searched among the nodes that it found before.
     """
 
     name: str
@@ -129,6 +135,8 @@ class Search:
     find: Find
     options: Mapping[str, Option] = field(default_factory=dict)
     pairs: bool = False
+    edges: FindEdges | None = None
+    nodes_first: bool = True
 
     def run(
         self,
@@ -144,6 +152,28 @@ class Search:
         """
         return self.find(problem, scores, self.filled(options or {}), checkpoint or Forgetful())
 
+    def run_edges(
+        self,
+        problem: EdgeProblem,
+        scores: EdgeScores,
+        nodes: Sequence[str],
+        options: Options | None = None,
+        checkpoint: SavedState | None = None,
+    ) -> Finding:
+        """Finds a circuit of edges.
+
+        Args:
+            nodes: Names of the nodes that edges may lead between; none for all edges.
+
+        Raises:
+            UnweaveError: For an unknown option, or when this search finds nodes only.
+        """
+        if self.edges is None:
+            able = ", ".join(name for name in searches if searches[name].edges is not None)
+            raise UnweaveError(f"search {self.name} finds nodes, not edges: {able} can")
+        given = self.filled(options or {})
+        return self.edges(problem, scores, nodes, given, checkpoint or Forgetful())
+
     def filled(self, options: Options) -> Options:
         """All options, the given ones in place of their defaults, each checked."""
         return filled(f"search {self.name}", self.options, options)
@@ -151,6 +181,8 @@ class Search:
 
 # Options that several searches have.
 PRICE = Option(0.01, "faithfulness that one more node must be worth", low=0.0, high=1.0)
+EDGE_PRICE = Option(0.001, "faithfulness that one more edge must be worth", low=0.0, high=1.0)
+TOLERANCE = Option(0.05, "|1 − faithfulness| that is near enough", low=0.0)
 MAX_SIZE = Option(0, "largest circuit to return; 0 for no limit", low=0)
 
 searches: Registry[Search] = Registry("search", "unweave.search")

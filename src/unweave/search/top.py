@@ -7,10 +7,12 @@
 from unweave.circuits import Scores
 from unweave.options import Option, Options
 from unweave.scores.problem import Problem
+from unweave.search.edge_top import find_edges
 from unweave.search.loss import Loss
 from unweave.search.search import (
     MAX_SIZE,
     PRICE,
+    TOLERANCE,
     Finding,
     SavedState,
     Search,
@@ -46,6 +48,9 @@ searches.register("top")(
             "size": Option(0, "how many nodes; 0 lets the price decide", low=0),
             "price": PRICE,
             "max_size": MAX_SIZE,
+            "tolerance": TOLERANCE,
         },
+        edges=find_edges,
+        nodes_first=False,
     )
 )

@@ -87,7 +87,6 @@ def network() -> Network:
 _EDGES = (
     "embed a0.h0.q",
     "embed a0.h0.k",
-    "embed a0.h0.v",
     "a0.h0 a1.h1.k",
     "embed a1.h1.v",
     "a1.h1 a2.h2.q",
@@ -96,6 +95,7 @@ _EDGES = (
     "a2.h2 logits",
 )
 _POSITIONAL = (
+    "embed a0.h0.v",  # 1 for every token but BOS, which is always the first
     "embed a0.h3.q",
     "embed a0.h3.k",
     "embed a0.h3.v",

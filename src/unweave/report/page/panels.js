@@ -26,7 +26,7 @@ function faithfulnessLines(run) {
   for (const [name, value] of Object.entries(asMap(ev.known))) {
     dot(`${name} circuit, on ${prompts(ev.prompts, "held-out")} (evaluate)`, asMap(asMap(ev.roc)[name]).known, value);
   }
-  if (isNumber(run.faithfulness)) dot(`this circuit, on ${prompts(run.held_out, "held-out")}`, run.size, run.faithfulness);
+  if (isNumber(run.faithfulness)) dot(`this circuit, on ${prompts(run.held_out, "held-out")}`, run.counted.size, run.faithfulness);
   return lines;
 }
 
@@ -49,15 +49,15 @@ function faithRange(lines) {
 function faithfulnessPanel(host, run) {
   const lines = faithfulnessLines(run);
   if (!lines.length) { empty(host, "No curve was measured."); return {move() {}}; }
-  return curveChart(host, lines, run.total);
+  return curveChart(host, lines, run.counted.total, run.counted.what);
 }
 
-function curveChart(host, lines, total) {
+function curveChart(host, lines, total, what = "nodes") {
   const box = el("div"), scale = el("input", {type: "checkbox", checked: true});
   host.replaceChildren(el("div", {class: "controls"}, el("label", {}, scale, " stretch small circuits")), box);
-  const axis = {label: "nodes in the circuit", stretch: true, range: [0, total]};
+  const axis = {label: `${what} in the circuit`, stretch: true, range: [0, total]};
   const made = chart(box, {
-    title: "Faithfulness over the number of nodes", lines, x: axis,
+    title: `Faithfulness over the number of ${what}`, lines, x: axis,
     y: {label: "faithfulness", range: faithRange(lines)},
     marks: [{on: "y", at: 1, label: "whole model"}, {on: "y", at: 0}],
   });
@@ -123,10 +123,10 @@ function chancePanel(host, run) {
   const shares = asList(asMap(test).shares);
   if (!shares.length && !random.length) return empty(host, "The circuit was not tested against random circuits yet:", run.commands.evaluate);
   const spread = el("div"), beaten = el("div");
-  const own = shares.length ? test : {size: run.size, faithfulness: run.faithfulness};
+  const own = shares.length ? test : {size: run.counted.size, faithfulness: run.faithfulness};
   const of = shares.length ? `${prompts(run.evaluation.prompts, "held-out")} (evaluate)` : prompts(run.held_out, "held-out");
   const told = shares.length
-    ? `At faithfulness ${num(test.faithfulness)} on ${of} with ${test.size} nodes it is more faithful than ${percent(test.mark)} of random circuits up to ${percent(test.up_to)} of the model, and closer to 1 than ${percent(test.mark)} of them up to ${percent(test.up_to_farther)}.`
+    ? `At faithfulness ${num(test.faithfulness)} on ${of} with ${test.size} ${run.counted.what} it is more faithful than ${percent(test.mark)} of random circuits up to ${percent(test.up_to)} of the model, and closer to 1 than ${percent(test.mark)} of them up to ${percent(test.up_to_farther)}.`
     : `Random circuits on ${of}; the test at every size takes `;
   host.replaceChildren(el("p", {}, told, shares.length ? null : el("code", {}, run.commands.evaluate)), el("div", {class: "two"}, shares.length ? beaten : null, spread));
   const share = {range: [0, 1], format: percent, tickformat: ".0%"};
@@ -141,10 +141,10 @@ function chancePanel(host, run) {
         shares.map((s) => [num(s.size), percent(s.fraction), num(s.draws), percent(s.beaten), percent(s.farther)])),
     });
   }
-  const points = random.flatMap((d) => d.faithfulness.filter(isNumber).map((f) => [d.fraction ?? d.size / run.total, f]));
+  const points = random.flatMap((d) => d.faithfulness.filter(isNumber).map((f) => [d.fraction ?? d.size / run.counted.total, f]));
   if (points.length) {
     const lines = [{name: "random circuits", x: points.map((p) => p[0]), y: points.map((p) => p[1]), dots: true},
-      {name: `this circuit, on ${of}`, x: [own.size / run.total], y: [own.faithfulness], dots: true}];
+      {name: `this circuit, on ${of}`, x: [own.size / run.counted.total], y: [own.faithfulness], dots: true}];
     chart(spread, {
       title: "Faithfulness of random circuits", aspect: 0.7, lines, marks: [{on: "y", at: 1}],
       x: {label: "size of the random circuits", ...share},

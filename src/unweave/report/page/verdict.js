@@ -54,13 +54,13 @@ function verdictFacts(run) {
   const mean = (v) => v.reduce((a, b) => a + b, 0) / v.length;
   for (const d of asList(verdict.random)) {
     const values = asList(d.faithfulness).filter(isNumber);
-    if (values.length) facts.push([`${values.length} random circuits of ${d.size} nodes`, num(mean(values)), `faithfulness on average, from ${num(Math.min(...values))} to ${num(Math.max(...values))}, on ${prompts(verdict.prompts, "held-out")} (discover)`]);
+    if (values.length) facts.push([`${values.length} random circuits of ${d.size} ${run.counted.what}`, num(mean(values)), `faithfulness on average, from ${num(Math.min(...values))} to ${num(Math.max(...values))}, on ${prompts(verdict.prompts, "held-out")} (discover)`]);
   }
   for (const [by, found] of [["discover", verdict], ["evaluate", ev]]) {
     for (const [name, f] of Object.entries(asMap(found.templates))) facts.push([`faithfulness, ${name} templates`, num(f.value), `95% ${asList(f.interval).map((x) => num(x)).join(" to ")}, on ${prompts(f.prompts, "held-out")} (${by})`]);
     const gap = asMap(found.completeness), idle = asMap(found.minimality).idle;
-    if (isNumber(gap.mean_gap)) facts.push(["completeness gap", num(gap.mean_gap), `on average, at worst ${num(gap.worst_gap)}: how differently circuit and model lose faithfulness when the same nodes are ablated in both, on ${prompts(found.prompts, "held-out")}; 0 is complete (${by})`]);
-    if (Array.isArray(idle)) facts.push(["could lose", `${idle.length} of ${run.size} nodes`, `that change faithfulness by less than 0.01 one at a time${idle.length ? ": " + idle.slice(0, 8).map((s) => show(s, 20)).join(", ") + (idle.length > 8 ? " …" : "") : ""} (${by})`]);
+    if (isNumber(gap.mean_gap)) facts.push(["completeness gap", num(gap.mean_gap), `on average, at worst ${num(gap.worst_gap)}: how differently circuit and model lose faithfulness when the same ${run.counted.what} are ablated in both, on ${prompts(found.prompts, "held-out")}; 0 is complete (${by})`]);
+    if (Array.isArray(idle)) facts.push(["could lose", `${idle.length} of ${run.counted.size} ${run.counted.what}`, `that change faithfulness by less than 0.01 one at a time${idle.length ? ": " + idle.slice(0, 8).map((s) => show(s, 20)).join(", ") + (idle.length > 8 ? " …" : "") : ""} (${by})`]);
   }
   const over = asList(run.overshoot);
   if (over.length) facts.push(["above 1 because of", over.slice(0, 8).map((o) => `${show(o.site, 20)} ${signed(o.effect)}`).join(", "), "nodes outside the circuit that lower the metric"]);

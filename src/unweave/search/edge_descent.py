@@ -1,0 +1,214 @@
+"""The way down of edges: blocks that do least leave, then single edges; each change is a real run.
+
+What an edge does to first order, at the circuit as it is, only proposes what is then tried.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from unweave.scores.edge_problem import EdgeProblem
+from unweave.search.loss import Loss
+from unweave.search.search import Step
+
+
+@dataclass(frozen=True)
+class EdgeSettings:
+    """Constants of the elimination of edges.
+
+    Args:
+        faded: Effects are taken at the circuit with this part of every edge removed, and added up.
+        blocks: One edge in this many leaves at once; the largest block that may leave goes.
+        block_price: A block may cost this part of its price: within it, edges that are needed must
+            not hide behind those that are not.
+        patience: How many times in a row no block may leave before single edges are tried.
+        tried: How many edges are tried in one batch of single changes.
+        estimated: On how many prompts effects to first order are taken, at most: they only propose.
+        passes: How often edges that were needed are tried again, once others have left.
+        rounding: A smaller difference in loss may be float32's.
+        path: How many circuits of the way down the last check looks at.
+    """
+
+    faded: tuple[float, ...] = (0.0, 0.35, 0.7)
+    blocks: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+    block_price: float = 0.1
+    patience: int = 12
+    tried: int = 32
+    estimated: int = 16
+    passes: int = 3
+    rounding: float = 1e-6
+    path: int = 12
+
+
+SETTINGS = EdgeSettings()
+
+
+@dataclass(eq=False)
+class EdgeState:
+    """A search for edges that is under way.
+
+    Args:
+        circuit: Edges that are left.
+        phase: What comes next: "blocks", "singles", "check", "returns" or "done".
+        prompts: On how many prompts.
+        loss: Of the circuit on these prompts; None before it is measured.
+        held: Edges that are needed in spite of a small effect to first order.
+        untried: Edges that this pass over single edges has still to try.
+        passes: Finished passes over single edges on these prompts; before that, how many times in a
+            row no block could leave.
+        changed: Whether an edge left in this pass.
+        steps: Circuits on the way.
+    """
+
+    circuit: list[str]
+    phase: str = "blocks"
+    prompts: int = 0
+    loss: float | None = None
+    held: list[str] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)
+    passes: int = 0
+    changed: bool = False
+    steps: list[Step] = field(default_factory=list)
+    ranking: list[str] = field(default_factory=list)
+
+    def go_on(self, phase: str) -> None:
+        """Begins another phase."""
+        self.phase, self.passes, self.changed = phase, 0, False
+        self.held, self.untried = [], []
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeDescent:
+    """The way down on one set of prompts.
+
+    Args:
+        price: Loss that one edge less may cost.
+        save: Called after every change of the state.
+    """
+
+    problem: EdgeProblem
+    loss: Loss
+    price: float
+    state: EdgeState
+    save: Callable[[], None]
+
+    def measure(self, circuits: Sequence[Sequence[str]]) -> list[tuple[float, float]]:
+        """Loss and faithfulness of each circuit."""
+        metric = self.problem.metric(circuits)
+        values = (self.loss(metric).tolist(), self.loss.faithfulness(metric).tolist())
+        return list(zip(*values, strict=True))
+
+    def blocks(self) -> None:
+        """The largest block of edges that do least leaves, as long as one may.
+
+        Where none may, the first edges of the order leave one half after the other, up to the one
+        that is needed in spite of its small effect; it is held from then on.
+        """
+        present, state = self._present(), self.state
+        while state.passes < SETTINGS.patience:
+            order = self._by_effect(_without(state.circuit, state.held))
+            large = sorted({len(order) // share for share in SETTINGS.blocks} - {0}, reverse=True)
+            if not large:
+                return
+            for sizes in (large, _halves(large[-1])):
+                found = self.measure([_without(state.circuit, order[:size]) for size in sizes])
+                allowed = SETTINGS.block_price * self.price
+                chosen = _first_cheap(sizes, found, present, allowed)
+                if chosen is not None:
+                    break
+            state.passes = 0 if sizes is large else state.passes + 1
+            if chosen is None:
+                state.held.append(order[0])
+                self.save()
+                continue
+            present = found[chosen][0]
+            self._leave(order[: sizes[chosen]], found[chosen], blocks=True)
+
+    def singles(self) -> None:
+        """Every edge that is not worth its price leaves; each one that stays was tried."""
+        state = self.state
+        while True:
+            if not state.untried:
+                finished = state.passes > 0 and not state.changed
+                if finished or state.passes >= SETTINGS.passes:
+                    return
+                state.untried, state.changed = self._by_effect(state.circuit), False
+                state.passes += 1
+            self._pass()
+
+    def _pass(self) -> None:
+        """Tries the edges that were not tried yet, those that do least to first order first."""
+        present, state = self._present(), self.state
+        while state.untried:
+            tried = state.untried[: SETTINGS.tried]
+            found = self.measure([_without(state.circuit, [one]) for one in tried])
+            order = sorted(range(len(tried)), key=lambda i: found[i][0])
+            mark = present + self.price + SETTINGS.rounding
+            cheap = [tried[i] for i in order if found[i][0] <= mark][: len(state.circuit) - 1]
+            state.untried = state.untried[SETTINGS.tried :]
+            if cheap:
+                sizes = _halves(len(cheap))
+                found = self.measure([_without(state.circuit, cheap[:n]) for n in sizes])
+                chosen = _first_cheap(sizes, found, present, self.price)
+                chosen = len(sizes) - 1 if chosen is None else chosen
+                present = found[chosen][0]
+                self._leave(cheap[: sizes[chosen]], found[chosen])
+            else:
+                self.save()
+
+    def returns(self, outside: Sequence[str]) -> None:
+        """Edges outside come back, the best one each time, as long as that pays."""
+        present, circuit, outside = self._present(), list(self.state.circuit), list(outside)
+        while outside:
+            tried = self._by_effect(outside, circuit)[::-1][: SETTINGS.tried]
+            found = self.measure([[*circuit, one] for one in tried])
+            best = min(range(len(tried)), key=lambda i: found[i][0])
+            if found[best][0] > present - self.price - SETTINGS.rounding:
+                break
+            circuit, present = [*circuit, tried[best]], found[best][0]
+            outside.remove(tried[best])
+        self.state.circuit, self.state.loss = circuit, present
+
+    def _present(self) -> float:
+        """The loss of the circuit, as it was measured when the last edges left."""
+        if self.state.loss is None:
+            self.state.loss = self.measure([self.state.circuit])[0][0]
+        return self.state.loss
+
+    def _by_effect(self, edges: Sequence[str], circuit: Sequence[str] | None = None) -> list[str]:
+        """Edges by the size of what they do to the circuit to first order, the smallest first."""
+        circuit = self.state.circuit if circuit is None else circuit
+        some = self.problem.select(slice(0, SETTINGS.estimated))
+        taken = [some.effects(circuit, edges, part) for part in SETTINGS.faded]
+        effects = torch.stack(taken).abs().mean((0, 1))
+        return [edges[int(i)] for i in torch.argsort(effects, stable=True)]
+
+    def _leave(self, gone: Sequence[str], found: tuple[float, float], blocks: bool = False) -> None:
+        state = self.state
+        state.circuit, state.loss = _without(state.circuit, gone), found[0]
+        state.changed = True
+        prompts = len(self.problem.batch)
+        state.steps.append(Step(len(state.circuit), *found, tuple(gone), prompts, blocks))
+        self.save()
+
+
+def _without(edges: Sequence[str], gone: Sequence[str]) -> list[str]:
+    left = set(gone)
+    return [edge for edge in edges if edge not in left]
+
+
+def _halves(count: int) -> list[int]:
+    sizes = [count]
+    while sizes[-1] > 1:
+        sizes.append(sizes[-1] // 2)
+    return sizes
+
+
+def _first_cheap(
+    sizes: Sequence[int], found: Sequence[tuple[float, float]], present: float, price: float
+) -> int | None:
+    """The first of some blocks that may leave: it costs no more than its price."""
+    pairs = zip(sizes, found, strict=True)
+    marks = (one[0] <= present + price * size + SETTINGS.rounding for size, one in pairs)
+    return next((i for i, cheap in enumerate(marks) if cheap), None)

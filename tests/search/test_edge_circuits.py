@@ -1,0 +1,171 @@
+"""Circuits of edges: every known edge is found and none else; states, costs and figures hold."""
+
+import json
+
+import pytest
+import torch
+from oracles.edge_runs import plain_edge_metric
+
+from unweave.behaviours.synthetic.known_edges import IDLE, known_edges
+from unweave.behaviours.task import synthetic_tasks
+from unweave.circuits import EdgeScores
+from unweave.cost import metered
+from unweave.errors import UnweaveError
+from unweave.experiments.discover import discover
+from unweave.experiments.edge_experiment import EdgeExperiment
+from unweave.experiments.phases import forward_tokens
+from unweave.experiments.specification import ABLATIONS, Experiment, Specification
+from unweave.graph import graph_of
+from unweave.model.loading import load
+from unweave.model.synthetic import tracr_programs
+from unweave.patching.edges import patched_metric
+from unweave.scores.edge_problem import EdgeProblem
+from unweave.scores.score import scores
+from unweave.search.loss import Loss
+from unweave.search.search import searches
+from unweave.testing.problem import tiny_problem
+from unweave.testing.search import Recorder
+
+needs_tracr = pytest.mark.skipif(
+    not tracr_programs.available(), reason='tracr is not installed: pip install "unweave[tracr]"'
+)
+NAMES = [
+    pytest.param(name, marks=needs_tracr) if name.startswith("tracr:") else name
+    for name in synthetic_tasks
+]
+
+
+@pytest.fixture(scope="module")
+def problem() -> EdgeProblem:
+    found = tiny_problem("gpt2")
+    return EdgeProblem.of(found.model, found.batch, found.ablation)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("ablation", ABLATIONS)
+def test_every_known_edge_is_found_and_none_else(name, ablation):
+    model = load(name)
+    how = Specification(name, name, ablation=ablation, prompts=16, level="edge")
+    circuit = discover(model, name, how)
+    known = known_edges(Experiment.set_up(how, model).task, name, ablation)
+    assert {edge.name for edge in circuit.edges} == set(known)
+    assert circuit.faithfulness == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "ablation"), [pytest.param(*key, marks=needs_tracr) for key in IDLE]
+)
+def test_idle_edges_decide_nothing_in_the_whole_model(name, ablation):
+    how = Specification(name, name, ablation=ablation, prompts=16, level="edge")
+    problem = EdgeExperiment(Experiment.set_up(how, load(name))).discovery
+    without = problem.flipped(problem.nodes, IDLE[name, ablation])
+    assert (without - problem.reference.full).abs().max() == 0.0
+
+
+@pytest.mark.parametrize("family", [("gpt2", None), ("llama", None), ("gpt_neox", "parallel")])
+def test_sparse_runs_equal_plain_ones(family):
+    """Circuits of few nodes, whose other nodes are replaced where they write."""
+    nodes = tiny_problem(*family)
+    graph = graph_of(nodes.model)
+    for seed in range(3):
+        draw = torch.Generator().manual_seed(seed)
+        some = [str(nodes.nodes[i]) for i in torch.randperm(len(nodes.nodes), generator=draw)[:3]]
+        inside = graph.among(some)
+        chosen = [inside[i] for i in torch.randperm(len(inside), generator=draw)[:6]]
+        own = EdgeProblem.of(nodes.model, nodes.batch, nodes.ablation).metric([chosen, ()])
+        slow = [plain_edge_metric(nodes, kept) for kept in (chosen, ())]
+        assert (own - torch.stack(slow)).abs().max() < 1e-9
+
+
+def test_all_edges_among_nodes_are_the_circuit_of_these_nodes(problem):
+    nodes = tiny_problem("gpt2")
+    some = nodes.nodes[1::2]
+    edges = problem.graph.among(map(str, some))
+    assert (problem.metric([edges]) - nodes.metric([some])).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("faded", [0.0, 0.4])
+def test_effects_are_the_derivative_of_edge_patched_runs(problem, faded):
+    """Against finite differences of runs in which a part of one edge more is removed."""
+    graph = problem.graph
+    circuit, edges = list(problem.nodes[::3]), list(problem.nodes[::11])
+    found = problem.effects(circuit, edges, faded).mean(0)
+    removed = graph.removed([circuit])[:, :, list(range(len(graph.sources)))]
+    weights = removed.to(torch.float64).clamp(min=faded) * graph.mask
+    every, step = tuple(range(len(graph.sources))), 1e-5
+
+    def at(matrix):
+        return patched_metric(problem.model, problem.batch, matrix, problem.ablation, every).mean()
+
+    for edge, value in zip(edges, found, strict=True):
+        up, down = weights.clone(), weights.clone()
+        up[0][graph.places[edge]] += step
+        down[0][graph.places[edge]] -= step
+        slope = (at(up) - at(down)) / (2 * step)
+        assert float(value) == pytest.approx(-float(slope), abs=1e-7)
+
+
+def test_one_edge_circuit_costs_one_forward_pass(problem):
+    nodes = tiny_problem("gpt2")
+    with metered() as meter:
+        problem.metric([problem.nodes[::2]])
+    assert meter.tokens / forward_tokens(nodes.model, nodes.batch) == 1
+    with metered() as meter:
+        problem.effects(problem.nodes[::2], problem.nodes)
+    assert meter.tokens / forward_tokens(nodes.model, nodes.batch) == 3
+
+
+@pytest.fixture(scope="module")
+def searched():
+    how = Specification("wired-suppression", "wired-suppression", prompts=12, level="edge")
+    edges = EdgeExperiment(Experiment.set_up(how, load("wired-suppression")))
+    rated, whole = scores["eap"].run_edges(edges.scored), Recorder()
+    nodes = [str(node) for node in edges.experiment.nodes][:10]
+    found = searches["eliminate"].run_edges(edges.discovery, rated, nodes, {}, whole)
+    return edges, rated, nodes, found, whole
+
+
+def test_the_search_goes_on_from_every_state(searched):
+    edges, rated, nodes, found, whole = searched
+    phases = {json.loads(state)["phase"] for state in whole.states}
+    assert {"blocks", "singles", "done"} <= phases
+    for state in whole.states:
+        again = searches["eliminate"].run_edges(edges.discovery, rated, nodes, {}, Recorder(state))
+        assert again == found
+
+
+def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
+    edges, _, nodes, found, _ = searched
+    problem, price = edges.discovery, 0.001
+    loss = Loss.of(problem)
+    own = float(loss(problem.metric([found.circuit]))[0])
+    without = loss(problem.flipped(found.circuit, found.circuit))
+    assert (without > own + price).all()
+    assert set(found.circuit) <= set(problem.graph.among(nodes))
+    assert sorted(found.ranking) == sorted(problem.nodes)
+
+
+def test_steps_are_the_circuits_on_the_way(searched):
+    edges, _, nodes, found, _ = searched
+    left = list(edges.discovery.graph.among(nodes))
+    for step in found.rounds[0].steps:
+        left = [edge for edge in left if edge not in step.removed]
+        assert len(left) == step.size
+        part = edges.discovery.select(slice(0, step.prompts))
+        assert float(part.faithfulness([left])[0]) == pytest.approx(step.faithfulness, abs=1e-5)
+    assert sorted(left) == sorted(found.circuit)
+
+
+def test_top_takes_the_smallest_faithful_prefix(problem):
+    rated = scores["eap"].run_edges(tiny_problem("gpt2"))
+    found = searches["top"].run_edges(problem, rated, (), {"tolerance": 0.2})
+    size, ranking = len(found.circuit), rated.ranking()
+    assert found.circuit == tuple(ranking[:size])
+    assert abs(1 - float(problem.faithfulness([found.circuit])[0])) <= 0.2
+    assert abs(1 - float(problem.faithfulness([ranking[: size - 1]])[0])) > 0.2
+    assert searches["top"].run_edges(problem, rated, (), {"size": 7}).circuit == tuple(ranking[:7])
+
+
+def test_searches_that_know_no_edges_say_who_does(problem):
+    with pytest.raises(UnweaveError, match="search algorithm1 finds nodes, not edges"):
+        searches["algorithm1"].run_edges(problem, EdgeScores((), torch.zeros(0)), ())
