@@ -150,6 +150,27 @@ def _rotate_kernel(
     tl.store(to + second, b * c + a * s, mask=inside)
 
 
+@triton.jit
+@no_type_check
+def _rest(total, rel, cell, rel_cell, inside, rel_inside):
+    """T − β of a tile; β is 0 where there is none."""
+    x = tl.load(total + cell, mask=inside, other=0.0)
+    return x - tl.load(rel + rel_cell, mask=rel_inside, other=0.0)
+
+
+@triton.jit
+@no_type_check
+def _softmax(scores, softcap, shift, inside, SOFTCAP: tl.constexpr):
+    """`softmax(cap(scores) + shift)` over the keys that there are."""
+    if SOFTCAP:
+        e = tl.exp(-2.0 * tl.abs(scores / softcap))
+        tanh = (1.0 - e) / (1.0 + e)
+        scores = softcap * tl.where(scores < 0.0, -tanh, tanh)
+    scores = tl.where(inside, scores + shift, -float("inf"))
+    pattern = tl.exp(scores - tl.max(scores, 1)[:, None])
+    return pattern / tl.sum(pattern, 1)[:, None]
+
+
 @triton.jit(do_not_specialize=["examples", "queries", "keys", "start"])
 @no_type_check
 def _attention_kernel(
@@ -160,8 +181,7 @@ def _attention_kernel(
     k,
     v,
     z,
-    visible,
-    bias,
+    shift,
     to,
     examples,
     queries,
@@ -172,73 +192,43 @@ def _attention_kernel(
     width,
     scale,
     softcap,
-    visible_example,
-    visible_query,
-    visible_key,
-    bias_example,
-    bias_head,
-    bias_query,
-    bias_key,
+    by_example,
+    by_head,
+    by_query,
+    by_key,
     SOFTCAP: tl.constexpr,
-    BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
-    FLOOR: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """`z − softmax((T_q − β_q)(T_k − β_k)ᵀ)(T_v − β_v)` of one source, example and key head.
-
-    Rows are the queries of the key head's whole group. Keys before `start` have β = 0.
-    """
+    """One source, example and key head; rows are the queries of the key head's whole group."""
     pair = tl.program_id(0).to(tl.int64)  # source · examples + example
-    example = pair % examples
-    kv_head = tl.program_id(1)
+    example, kv_head = pair % examples, tl.program_id(1)
     row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     query, head = row % queries, kv_head * group + row // queries
-    row_inside = row < queries * group
-    key = tl.arange(0, KEYS)
-    column = tl.arange(0, WIDTH)
-    wide = column < width
+    key, column = tl.arange(0, KEYS), tl.arange(0, WIDTH)
+    wide, heads = (column < width)[None, :], kv_heads * group
 
-    heads = kv_heads * group
-    query_cell = (query * heads + head)[:, None] * width + column[None, :]
-    query_inside = row_inside[:, None] & wide[None, :]
-    size = queries * heads * width
-    own_q = tl.load(q + example * size + query_cell, mask=query_inside, other=0.0)
-    own_q -= tl.load(rel_q + pair * size + query_cell, mask=query_inside, other=0.0)
-
-    key_cell = (key * kv_heads + kv_head)[:, None] * width + column[None, :]
-    key_inside = (key < keys)[:, None] & wide[None, :]
-    key_size = keys * kv_heads * width
-    rel_cell = ((key - start) * kv_heads + kv_head)[:, None] * width + column[None, :]
-    rel_inside = key_inside & (key >= start)[:, None]
-    rel_size = (keys - start) * kv_heads * width
-    own_k = tl.load(k + example * key_size + key_cell, mask=key_inside, other=0.0)
-    own_k -= tl.load(rel_k + pair * rel_size + rel_cell, mask=rel_inside, other=0.0)
+    cell = (query * heads + head)[:, None] * width + column[None, :]
+    inside, size = (row < queries * group)[:, None] & wide, queries * heads * width
+    own_q = _rest(q, rel_q, example * size + cell, pair * size + cell, inside, inside)
+    own = (key * kv_heads + kv_head)[:, None] * width + column[None, :]
+    own_inside, own_size = (key < keys)[:, None] & wide, keys * kv_heads * width
+    # Keys before `start` have β = 0.
+    rel, rel_inside = own - start * kv_heads * width, own_inside & (key >= start)[:, None]
+    own, rel = example * own_size + own, pair * (keys - start) * kv_heads * width + rel
+    own_k = _rest(k, rel_k, own, rel, own_inside, rel_inside)
 
     scores = tl.dot(own_q, tl.trans(own_k), input_precision=PRECISION) * scale
-    if SOFTCAP:
-        e = tl.exp(-2.0 * tl.abs(scores / softcap))
-        tanh = (1.0 - e) / (1.0 + e)
-        scores = softcap * tl.where(scores < 0.0, -tanh, tanh)
-    cell_inside = row_inside[:, None] & (key < keys)[None, :]
-    if BIAS:
-        place = example * bias_example + (head * bias_head + query * bias_query)[:, None]
-        scores += tl.load(bias + place + (key * bias_key)[None, :], mask=cell_inside, other=0.0)
-    place = example * visible_example + (query * visible_query)[:, None]
-    place += (key * visible_key)[None, :]
-    seen = tl.load(visible + place, mask=cell_inside, other=0)
-    scores = tl.where(seen != 0, scores, FLOOR)
-    scores = tl.where((key < keys)[None, :], scores, -float("inf"))
-    pattern = tl.exp(scores - tl.max(scores, 1)[:, None])
-    pattern = pattern / tl.sum(pattern, 1)[:, None]
-
-    own_v = tl.load(v + example * key_size + key_cell, mask=key_inside, other=0.0)
-    own_v -= tl.load(rel_v + pair * rel_size + rel_cell, mask=rel_inside, other=0.0)
+    place = example * by_example + (head * by_head + query * by_query)[:, None]
+    there = (row < queries * group)[:, None] & (key < keys)[None, :]
+    moved = tl.load(shift + place + (key * by_key)[None, :], mask=there, other=0.0)
+    pattern = _softmax(scores, softcap, moved, (key < keys)[None, :], SOFTCAP)
+    own_v = _rest(v, rel_v, own, rel, own_inside, rel_inside)
     left = tl.dot(pattern, own_v, input_precision=PRECISION)
-    own_z = tl.load(z + example * size + query_cell, mask=query_inside, other=0.0)
-    tl.store(to + pair * size + query_cell, own_z - left, mask=query_inside)
+    own_z = tl.load(z + example * size + cell, mask=inside, other=0.0)
+    tl.store(to + pair * size + cell, own_z - left, mask=inside)
 
 
 @triton.jit
@@ -379,8 +369,9 @@ def attention(
     keys, kv_heads = k.shape[1:3]
     group = heads // kv_heads
     to = torch.empty_like(rel_q)
-    seen = visible.expand(examples, 1, queries, keys).view(torch.int8)
-    shift = None if bias is None else bias.expand(examples, heads, queries, keys)
+    # What is not seen gets a finite floor, as in `pattern_of`: added to a score, it is the floor.
+    shift = torch.zeros_like(visible, dtype=q.dtype) if bias is None else bias
+    shift = shift.masked_fill(~visible, _FLOOR).expand(examples, heads, queries, keys)
     rows = min(64, max(16, triton.next_power_of_2(group * queries)))
     padded = _padded(width)
     grid = (sources * examples, kv_heads, triton.cdiv(group * queries, rows))
@@ -392,8 +383,7 @@ def attention(
         k,
         v,
         z,
-        seen,
-        rel_q if shift is None else shift,
+        shift,
         to,
         examples,
         queries,
@@ -404,14 +394,9 @@ def attention(
         width,
         scale,
         softcap or 1.0,
-        seen.stride(0),
-        seen.stride(2),
-        seen.stride(3),
-        *((0, 0, 0, 0) if shift is None else shift.stride()),
+        *shift.stride(),
         SOFTCAP=softcap is not None,
-        BIAS=shift is not None,
         PRECISION="tf32" if tf32 else "ieee",
-        FLOOR=_FLOOR,
         ROWS=rows,
         KEYS=max(16, triton.next_power_of_2(keys)),
         WIDTH=padded,
