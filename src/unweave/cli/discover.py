@@ -1,6 +1,7 @@
 """`unweave discover`: name a behaviour, get its circuit."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,17 +79,13 @@ def discover(
     from unweave.behaviours.file import find_task
     from unweave.distributed import on_first, ranks, restarted
     from unweave.experiments.locking import check_out, new_folder, remove_empty
-    from unweave.experiments.methods import find_method, read_options
     from unweave.model.loading import load
-    from unweave.report.html import write_report
 
     if resume and out is None:
         raise UnweaveError("--resume needs the run's folder: give it with --out")
     found = find_task(task, first_token)
     name = found.own_model if model is None else model
-    options = read_options(find_method(method, score, search), option or [])
-    own = {"method": method, "score": score, "search": search, "options": options, "seed": seed}
-    specification = given.specification(values, task, name, **own)
+    specification = given.specification(values, task, name, **_method_of(values), seed=seed)
     if dry_run:
         return show_plan(load(name, device=device, bos=bos), found, specification, as_json)
     resume = resume or restarted()
@@ -101,15 +98,26 @@ def discover(
     finally:
         if out is None and ranks().first:
             remove_empty(folder, folder.parent)  # of a run that failed
-    if not ranks().first:
-        return
+    if ranks().first:
+        _report(folder, open_report)
+        _show(circuit, folder, verbose, as_json)
+
+
+def _report(folder: Path, open_report: bool) -> None:
+    from unweave.report.html import write_report
+
     report = write_report([folder])
     if open_report:
         typer.launch(str(report))
-    if as_json:
-        typer.echo(json.dumps(circuit.to_json(), indent=1))
-    else:
-        _show(circuit, folder, verbose)
+
+
+def _method_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Method, score, search and their options, from the command's options by name."""
+    from unweave.experiments.methods import find_method, read_options
+
+    method, score, search = (values[name] for name in ("method", "score", "search"))
+    options = read_options(find_method(method, score, search), values["option"] or [])
+    return {"method": method, "score": score, "search": search, "options": options}
 
 
 def _run(
@@ -140,11 +148,12 @@ def _run(
         raise
 
 
-def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
-    from rich import box
+def _show(circuit: "Circuit", folder: Path, verbose: bool, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(circuit.to_json(), indent=1))
+        return
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     from unweave.experiments.run_folder import read_run
 
@@ -157,22 +166,9 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
                 f"faithfulness {one['faithfulness']:.3f} where it was found",
                 soft_wrap=True,
             )
-    columns = ["node", "score"]
-    if circuit.evidence:
-        columns += ["effect", "", "found again", "can be replaced by"]
-    table = Table(*columns, box=box.SIMPLE_HEAD)
-    for name, score in zip(circuit.nodes, circuit.scores, strict=True):
-        row = [name, f"{score:+.3f}"]
-        if name in circuit.evidence:
-            known = circuit.evidence[name]
-            half = (known.interval[1] - known.interval[0]) / 2
-            often = "" if known.frequency is None else f"{known.frequency:.0%}"
-            row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
-            row.append(" ".join(known.swaps[:3]))
-        table.add_row(*row)
     if sentence := (record.get("verdict") or {}).get("sentence"):
         console.print(escape(sentence), style="bold", soft_wrap=True)
-    console.print(table)
+    console.print(_node_table(circuit))
     if circuit.edges:
         console.print(_edge_table(circuit))
     half = (circuit.interval[1] - circuit.interval[0]) / 2
@@ -198,6 +194,31 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
         f"{escape(str(folder))}",
         soft_wrap=True,
     )
+
+
+def _node_table(circuit: "Circuit") -> Any:
+    """Score, and how certain each node is; a node is one line of 80 columns."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    columns = ["node", "score"]
+    if circuit.evidence:
+        columns += ["effect", "", "found again"]
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    if circuit.evidence:
+        table.add_column("can be replaced by")
+    for name, score in zip(circuit.nodes, circuit.scores, strict=True):
+        row = [name, f"{score:+.3f}"]
+        if name in circuit.evidence:
+            known = circuit.evidence[name]
+            half = (known.interval[1] - known.interval[0]) / 2
+            often = "" if known.frequency is None else f"{known.frequency:.0%}"
+            row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
+            row.append(" ".join(known.swaps[:3]))
+        table.add_row(*row)
+    return table
 
 
 def _edge_table(circuit: "Circuit") -> Any:
