@@ -2,6 +2,7 @@
 
 import ast
 import html
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,12 @@ def on_page_content(content: str, **_: Any) -> str:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Puts a list where a page asks for it."""
-    for place, make in (("<!-- all errors -->", error_list), ("<!-- public names -->", names_list)):
+    lists = {
+        "<!-- all errors -->": error_list,
+        "<!-- public names -->": names_list,
+        "<!-- gallery -->": gallery_list,
+    }
+    for place, make in lists.items():
         if place in markdown:
             markdown = markdown.replace(place, make())
     return markdown
@@ -73,6 +79,24 @@ def names_list() -> str:
         for title, found in groups.items()
         if found
     )
+
+
+def gallery_list() -> str:
+    """Every circuit of docs/gallery.json, with its report where docs/gallery.py has made one."""
+    docs, parts = ROOT / "docs", []
+    for name, one in json.loads((docs / "gallery.json").read_text(encoding="utf-8")).items():
+        low, high = one["interval"]
+        found = (
+            f"{one['size']} of {one['total']} nodes, faithfulness {one['faithfulness']:.3f} "
+            f"({low:.3f} to {high:.3f} on {one['prompts']} held-out prompts): "
+            f"{', '.join(f'`{node}`' for node in one['nodes'])}."
+        )
+        report = f" [Open the report](gallery/{name}.html)."
+        link = report if (docs / "gallery" / f"{name}.html").exists() else ""
+        picture = f"![The circuit of {name}](pictures/gallery-{name}.svg){{ width=600 }}"
+        lines = (f"## {name}", one["about"], picture, found + link, f"`{one['command']}`")
+        parts.append("\n\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def error_list() -> str:

@@ -1,19 +1,25 @@
 """`Scores`, `EdgeScores` and `Circuit`: what a method found out about sites and edges."""
 
-import html
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from unweave.display.frames import frame
+from unweave.display.grids import circuit_svg, grid_of, heatmap_svg
+from unweave.display.tables import bar_table, block
 from unweave.errors import UnweaveError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +108,27 @@ class Scores:
         top = ", ".join(f"{s} {self[s]:+.3g}" for s in self.ranking()[:5])
         return f"Scores({len(self.sources)} sources; top: {top})"
 
+    def to_frame(self) -> "DataFrame":
+        """A data frame with a row for each source, as the method ranks them (needs pandas)."""
+        order = self.ranking()
+        places = [self.sources.index(source) for source in order]
+        spread = self.examples.std(1, correction=0)
+        values, deviations = self.values[places].tolist(), spread[places].tolist()
+        return frame({"source": order, "score": values, "standard_deviation": deviations})
+
+    def plot(self) -> "Figure":
+        """A plotly heatmap, layers × heads."""
+        from unweave.display.figures import head_heatmap
+
+        title = f"Scores of {len(self.sources)} nodes"
+        return head_heatmap(self.sources, self.values.tolist(), title)
+
     def _repr_html_(self) -> str:
         values = dict(zip(self.sources, self.values.tolist(), strict=True))
         rows = [(source, values[source]) for source in self.ranking()]
-        return _html_table(f"Scores of {len(rows)} nodes", rows, tuple(self.about.values()))
+        picture = heatmap_svg(grid_of(self.sources, self.values.tolist()))
+        title = f"Scores of {len(rows)} nodes"
+        return block(title, tuple(self.about.values()), picture, bar_table(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +188,27 @@ class EdgeScores:
     def __repr__(self) -> str:
         top = ", ".join(f"{e} {self[e]:+.3g}" for e in self.ranking()[:5])
         return f"EdgeScores({len(self.edges)} edges; top: {top})"
+
+    def to_frame(self) -> "DataFrame":
+        """A data frame with a row for each edge, the largest score first (needs pandas)."""
+        order = torch.argsort(self.values.abs(), descending=True, stable=True)
+        names = [self.edges[i] for i in order.tolist()]
+        ends = [name.partition("->") for name in names]
+        return frame(
+            {
+                "edge": names,
+                "source": [source for source, _, _ in ends],
+                "target": [target for _, _, target in ends],
+                "score": self.values[order].tolist(),
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        order = torch.argsort(self.values.abs(), descending=True, stable=True)
+        pairs = zip(order.tolist(), self.values[order].tolist(), strict=True)
+        rows = [(self.edges[i], value) for i, value in pairs]
+        title = f"Scores of {len(rows)} edges"
+        return block(title, tuple(self.about.values()), bar_table(rows))
 
 
 GROUPS = ("core", "supporting", "interchangeable")
@@ -363,33 +407,37 @@ class Circuit:
             f"faithfulness {self.faithfulness:.2f}: {shown})"
         )
 
+    def to_frame(self) -> "DataFrame":
+        """A data frame with a row for each node and how certain it is (needs pandas)."""
+        found = [self.evidence.get(node) for node in self.nodes]
+        return frame(
+            {
+                "node": self.nodes,
+                "score": self.scores,
+                "effect": [None if one is None else one.effect for one in found],
+                "low": [None if one is None else one.interval[0] for one in found],
+                "high": [None if one is None else one.interval[1] for one in found],
+                "group": [None if one is None else one.group for one in found],
+                "frequency": [None if one is None else one.frequency for one in found],
+            }
+        )
+
+    def plot(self) -> "Figure":
+        """A plotly figure of the nodes in their layers."""
+        from unweave.display.figures import circuit_graph
+
+        title = f"{self.task} in {self.model}: {self.size} of {self.total} nodes"
+        return circuit_graph(self.nodes, self.scores, title)
+
     def _repr_html_(self) -> str:
         text = f"{self.parts}, faithfulness {self.faithfulness:.3f}"
         rows = list(zip(self.nodes, self.scores, strict=True))
         if self.level == "edge":
             rows = [(edge.name, edge.effect) for edge in self.edges]
-        return _html_table(text, rows, (self.task, self.model, self.method))
+        picture = circuit_svg(self.nodes, self.scores)
+        return block(text, (self.task, self.model, self.method), picture, bar_table(rows))
 
 
 def _number(value: float | None) -> float:
     """JSON has no NaN: what is not known is null there."""
     return math.nan if value is None or math.isnan(value) else float(value)
-
-
-def _html_table(
-    caption: str, rows: Sequence[tuple[str, float]], about: Sequence[str], most: int = 20
-) -> str:
-    """Names with their scores and a bar each, for notebooks; every text is escaped."""
-    finite = [abs(score) for _, score in rows if math.isfinite(score)]
-    unit = 100 / (max(finite, default=0.0) or 1.0)
-    lines = []
-    for name, score in rows[:most]:
-        width = round(abs(score) * unit) if math.isfinite(score) else 0
-        colour = "#c2571a" if score < 0 else "#2f6fb5"
-        bar = f'<div style="background:{colour};height:.7em;width:{width}px"></div>'
-        name, number = html.escape(name), f"{score:+.3g}" if math.isfinite(score) else "–"
-        lines.append(f"<tr><td><code>{name}</code></td><td>{number}</td><td>{bar}</td></tr>")
-    if len(rows) > most:
-        lines.append(f'<tr><td colspan="3">… {len(rows) - most} more</td></tr>')
-    title = f"<b>{html.escape(caption)}</b> {html.escape(', '.join(map(str, about)))}"
-    return f'<table><caption style="text-align:left">{title}</caption>{"".join(lines)}</table>'

@@ -1,8 +1,10 @@
 """What the site is made with: formulas, lists from the source, pictures."""
 
 import importlib.util
+import json
 import xml.etree.ElementTree as ElementTree
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -80,5 +82,23 @@ def test_a_picture_shows_nodes_by_score_and_lines_by_sign(drawn: ElementTree.Ele
 
 def test_pictures_are_small():
     pictures = list((ROOT / "docs" / "pictures").iterdir())
-    assert {path.name for path in pictures} == {"circuit.svg", "report.png"}
+    gallery = {f"gallery-{name}.svg" for name in stored_gallery()}
+    assert {path.name for path in pictures} == {"circuit.svg", "report.png"} | gallery
     assert all(0 < path.stat().st_size <= 300_000 for path in pictures)
+
+
+def stored_gallery() -> dict[str, Any]:
+    return json.loads((ROOT / "docs" / "gallery.json").read_text(encoding="utf-8"))
+
+
+def test_the_gallery_shows_what_its_script_makes():
+    entries, stored = script("gallery").ENTRIES, stored_gallery()
+    assert {"wired-induction", "wired-inhibition", "wired-relay"} <= set(stored) <= set(entries)
+    page = script("hooks").on_page_markdown("<!-- gallery -->")
+    for name, one in stored.items():
+        assert one["command"] == f"unweave discover {' '.join(entries[name][0])}"
+        assert f"## {name}" in page
+        assert f"pictures/gallery-{name}.svg" in page
+        assert one["command"] in page
+    # Circuits of wired models are known: what is stored is what was wired.
+    assert set(stored["wired-induction"]["nodes"]) == {"a1.h2", "a2.h0"}

@@ -18,6 +18,7 @@ no word (0 for the rule set `removal`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from unweave.attribution.render import html, terminal
 from unweave.attribution.sweep import WordAblation, WordSweep
@@ -26,8 +27,13 @@ from unweave.attribution.texts import EncodedText, Word, read_text
 from unweave.behaviours.prompt import Span
 from unweave.decomposition.api import Precision
 from unweave.decomposition.ruleset import RuleSet
+from unweave.display.frames import frame
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 # Of eleven rule sets and two ablations, the one with the largest insertion area, and the only one
 # that passes integrated gradients at insertion as well as deletion; `frozen` is better at deletion
@@ -125,6 +131,18 @@ class Attribution:
 
     def __rich__(self):
         return terminal(self)
+
+    def to_frame(self) -> "DataFrame":
+        """A data frame with a row for each word (needs pandas)."""
+        texts = [word.text for word in self.words]
+        special = [word.fixed for word in self.words]
+        return frame({"word": texts, "score": self.scores, "special": special})
+
+    def plot(self) -> "Figure":
+        """A plotly figure with a bar for each word."""
+        from unweave.display.figures import bars
+
+        return bars([word.text for word in self.words], self.scores, self.target.name)
 
     def _repr_html_(self) -> str:
         return html(self)

@@ -7,6 +7,7 @@ Heimersheim and Janiak, A circuit for Python docstrings in a 4-layer attention-o
 from random import Random
 
 from unweave.behaviours.prompt import Prompt, fill
+from unweave.behaviours.published import ATTN_ONLY_4L, published_roles
 from unweave.behaviours.task import ONE_GROUP, KnownCircuit, heads, task
 from unweave.behaviours.words import Words
 from unweave.metrics import MARGIN
@@ -33,6 +34,16 @@ ATTN_ONLY = KnownCircuit(
     "Heimersheim and Janiak 2023",
     added=heads("1.0 0.1 2.3"),
     aliases=("attn_only_4l512w_c4_code",),
+    # The authors give 1.4 two functions at two positions, and call the rest less important.
+    roles=published_roles(
+        {
+            "argument mover": "3.0@end 3.6@end",
+            "induction": "1.4@end",
+            "previous token": "2.0@C_def",
+            "supporting": "0.2 0.4 0.5 1.2",
+        }
+    ),
+    shape=ATTN_ONLY_4L,
 )
 
 

@@ -7,6 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from unweave.behaviours.prompt import Prompt, fill
+from unweave.behaviours.published import GPT2_SMALL, published_roles
 from unweave.behaviours.task import ONE_GROUP, KnownCircuit, heads, task
 from unweave.behaviours.words import Words
 from unweave.errors import UnweaveError
@@ -23,7 +24,13 @@ NOUNS = """
     collaboration competition tournament festival exhibition tour ban boom
 """
 GPT2 = KnownCircuit(
-    heads("5.1 5.5 6.1 6.9 7.10 8.8 8.11 9.1"), "Hanna et al. 2023", aliases=("gpt2-small",)
+    heads("5.1 5.5 6.1 6.9 7.10 8.8 8.11 9.1"),
+    "Hanna et al. 2023",
+    aliases=("gpt2-small",),
+    roles=published_roles(
+        {"attends to YY": "5.1@end 5.5@end 6.1@end 6.9@end 7.10@end 8.8@end 8.11@end 9.1@end"}
+    ),
+    shape=GPT2_SMALL,
 )
 
 

@@ -16,6 +16,7 @@ from unweave.batch import Batch
 from unweave.behaviours.accuracy import ROWS, clean_metric
 from unweave.behaviours.encoding import encode, to_batch
 from unweave.behaviours.prompt import Prompt
+from unweave.behaviours.published import ModelShape, PublishedRoles
 from unweave.behaviours.sampling import (
     Part,
     Sampler,
@@ -51,6 +52,8 @@ class KnownCircuit:
             it is ablated to zero, and not missed when it is ablated to its mean.
         edges: By ablation: (upstream, downstream), the latter a head's input such as a1.h0.k,
             an MLP or the logits.
+        roles: What the authors call its heads, each at the position where it acts.
+        shape: The model's, so that a folder with another name is recognised.
     """
 
     nodes: tuple[Site, ...]
@@ -59,6 +62,8 @@ class KnownCircuit:
     aliases: tuple[str, ...] = ()
     ablations: Mapping[str, tuple[Site, ...]] = field(default_factory=dict)
     edges: Mapping[str, tuple[tuple[Site, Site], ...]] = field(default_factory=dict)
+    roles: PublishedRoles = field(default_factory=dict)
+    shape: ModelShape | None = None
 
     def under(self, ablation: str) -> tuple[Site, ...]:
         """Its nodes under an ablation."""
@@ -204,13 +209,16 @@ class Task:
         """Prompts of this task as tensors for a model."""
         return self._encode(Words(model), prompts)
 
-    def known_circuit(self, model: str) -> KnownCircuit | None:
-        """The published circuit of a model, by its name, hub address or alias."""
-        short = model.rpartition("/")[2].lower()
-        for name, circuit in self.known.items():
-            if short in (name, *circuit.aliases):
+    def known_circuit(self, model: Model | str) -> KnownCircuit | None:
+        """The published circuit of a model, by its name, hub address or alias, else its shape."""
+        name = model if isinstance(model, str) else model.name
+        short = name.rpartition("/")[2].lower()
+        for known, circuit in self.known.items():
+            if short in (known, *circuit.aliases):
                 return circuit
-        return None
+        shape = None if isinstance(model, str) else ModelShape.of(model)
+        fitting = (one for one in self.known.values() if shape is not None and one.shape == shape)
+        return next(fitting, None)
 
     def _check_lines(self, words: Words) -> None:
         for line, prompt in self.lines:

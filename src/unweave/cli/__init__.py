@@ -31,6 +31,11 @@ commands: Registry[Callable[..., None] | typer.Typer] = Registry("command", "unw
 
 SHARED = ("discover", "evaluate", "compare")  # commands that several processes do together
 INTERRUPTED = 130  # the exit code that typer and shells give to Ctrl-C
+_COMPLETION = "_UNWEAVE_COMPLETE"  # set by the shell when it asks what a word could become
+START = """\
+unweave discover ioi                          find a circuit and write its report, in minutes
+unweave attribute "Who wrote this document?"  show how much each word adds to a prediction
+unweave --help                                all commands; unweave COMMAND --help explains one"""
 
 
 @dataclass
@@ -56,7 +61,10 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         with _notes(), _processes(args):
             app = _build_app(settings)
-            code = app(args or ["--help"], prog_name="unweave", standalone_mode=False)
+            if not args and _COMPLETION not in os.environ:
+                typer.echo(START)
+                return 0
+            code = app(args, prog_name="unweave", standalone_mode=False)
     except (UnweaveError, typer.TyperException) as error:
         if settings.debug:
             raise
@@ -123,7 +131,8 @@ def _one_line(error: UnweaveError | typer.TyperException) -> str:
 
 
 def _build_app(settings: GlobalOptions) -> typer.Typer:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    # Markdown leaves brackets alone, which rich's own markup takes for styles: unweave[plots].
+    app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
     @app.callback()
     def root(

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,11 +28,17 @@ from unweave.decomposition.readers import (
 from unweave.decomposition.readout import MetricHead, columns_of, metric_head
 from unweave.decomposition.ruleset import RuleSet, find_rules
 from unweave.decomposition.sources import Source, read_sources
+from unweave.display.frames import frame
+from unweave.display.tables import block, table
 from unweave.distributed import agree, alone, ranks, summed
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.sites import Point, Site, parse
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 Measure = Literal["ratio", "share", "signed"]
 Swept = tuple[Float[Tensor, "source batch"], Float[Tensor, "4 source target"], float | None]
@@ -82,6 +88,39 @@ class Decomposition:
             f"Decomposition({len(self.sources)} sources → {', '.join(self.rel)}; "
             f"completeness {self.completeness:.0e})"
         )
+
+    def to_frame(self) -> "DataFrame":
+        """A row for each source, target and example, with both measures (needs pandas)."""
+        rows: dict[str, list] = {name: [] for name in ("source", "target", "example")}
+        measures: dict[str, list[float]] = {"ratio": [], "share": []}
+        for target in self.rel:
+            ratio, share = self.relevance(target), self.relevance(target, "share")
+            for i, source in enumerate(self.sources):
+                count = ratio.shape[1]
+                rows["source"] += [source] * count
+                rows["target"] += [target] * count
+                rows["example"] += range(count)
+                measures["ratio"] += ratio[i].tolist()
+                measures["share"] += share[i].tolist()
+        return frame({**rows, **measures})
+
+    def plot(self) -> "Figure":
+        """A plotly heatmap: which share of each target comes from each source, mean of examples."""
+        from unweave.display.figures import matrix_heatmap
+
+        return matrix_heatmap(self._shares(), self.sources, tuple(self.rel), "Share of the target")
+
+    def _repr_html_(self) -> str:
+        shares = [[f"{value:.3f}" for value in row] for row in self._shares()]
+        rows = [(source, *row) for source, row in zip(self.sources, shares, strict=True)]
+        told = f"completeness {self.completeness:.0e}; share of each target, mean of examples"
+        title = f"Decomposition of {len(self.sources)} sources"
+        return block(title, (told,), table(("source", *self.rel), rows))
+
+    def _shares(self) -> list[list[float]]:
+        """Source × target."""
+        columns = [self.relevance(target, "share").mean(1) for target in self.rel]
+        return torch.stack(columns, 1).tolist() if columns else [[] for _ in self.sources]
 
 
 def decompose(

@@ -2,10 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from unweave.ablation import Ablation
 from unweave.circuits import Scores
+from unweave.display.frames import frame
+from unweave.display.tables import block, table
 from unweave.errors import UnweaveError
 from unweave.evaluation.checks import Completeness, Minimality, completeness, minimality
 from unweave.evaluation.curves import Curve, curve_sizes, faithfulness_curve
@@ -23,6 +25,10 @@ from unweave.evaluation.stability import Stability, stability
 from unweave.registry import nearest
 from unweave.scores.problem import N, Problem, Runs
 from unweave.sites import Site, parse
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
 
 EvaluationPart = Literal[
     "curve", "roc", "random_circuits", "completeness", "minimality", "stability"
@@ -78,6 +84,44 @@ class Evaluation:
         if self.minimality is not None:
             record["minimality"]["idle"] = self.minimality.idle()
         return record
+
+    def to_frame(self) -> "DataFrame":
+        """A data frame of the curves: faithfulness by ablation and size (needs pandas)."""
+        rows = [
+            (ablation, size, value)
+            for ablation, curve in self.curves.items()
+            for size, value in zip(curve.sizes, curve.faithfulness, strict=True)
+        ]
+        names = ("ablation", "size", "faithfulness")
+        return frame({name: [row[i] for row in rows] for i, name in enumerate(names)})
+
+    def plot(self) -> "Figure":
+        """A plotly figure of the curves, with the mean of random circuits where it is known."""
+        from unweave.display.figures import curves
+
+        lines = {name: (one.sizes, one.faithfulness) for name, one in self.curves.items()}
+        if self.random:
+            means = [sum(draws.faithfulness) / len(draws.faithfulness) for draws in self.random]
+            lines["random circuits"] = (tuple(draws.size for draws in self.random), tuple(means))
+        return curves(lines, f"{len(self.circuit)} of {self.nodes} nodes")
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name, found in self.faithfulness.items():
+            low, high = found.interval
+            value = "–" if found.value is None else f"{found.value:.3f}"
+            rows.append((name, value, f"{low:.3f} to {high:.3f}", f"{found.metric:.3f}"))
+        headings = ("ablation", "faithfulness", "95% interval", "metric")
+        parts = [table(headings, rows)]
+        own = None if self.random_circuits is None else self.random_circuits.own
+        if own is not None:
+            text = f"{own.beaten:.0%} of {own.draws} random circuits with {own.size} nodes"
+            parts.append(table((), [("more faithful than", text)]))
+        if self.known:
+            known = [(name, f"{value:.3f}") for name, value in self.known.items()]
+            parts.append(table(("known circuit", "faithfulness"), known))
+        title = f"Evaluation of {len(self.circuit)} of {self.nodes} nodes"
+        return block(title, (f"{self.prompts} prompts", *self.about.values()), *parts)
 
 
 def curve_json(curve: Curve) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def sweep(
     return tuple(points)
 
 
-def sweep_auc(points: Sequence[tuple[int, float, float]]) -> float | None:
+def sweep_auc(points: Sequence[tuple[int | float, float, float]]) -> float | None:
     """Area below the sweep's points, joined with (0, 0) and (1, 1)."""
     if not points:
         return None

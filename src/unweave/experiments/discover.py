@@ -10,6 +10,8 @@ from pathlib import Path
 
 from unweave.behaviours.task import Task
 from unweave.circuits import Circuit, Evidence, Scores
+from unweave.distributed import ranks
+from unweave.errors import UnweaveError
 from unweave.evaluation.certainty import certainty
 from unweave.evaluation.curves import Curve, faithfulness_curve
 from unweave.evaluation.verdict import Verdict, verdict
@@ -21,7 +23,6 @@ from unweave.experiments.phases import (
     about_model,
     about_run,
     find_nodes,
-    forward_tokens,
 )
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
@@ -60,6 +61,8 @@ def discover(
     specification = specification or Specification(name, model.name)
     given = task if isinstance(task, Task) else None
     experiment = Experiment.set_up(specification, model, given)
+    if specification.level == "edge" and ranks().count > 1:
+        raise UnweaveError("circuits of edges are found in one process: start it without torchrun")
     run = discover_edges if specification.level == "edge" else _discover
     if out is None:
         return run(experiment, None, say)
@@ -189,6 +192,3 @@ def _keep(
         "forwards": ledger.forwards(experiment.discovery),
     }
     folder.finish(circuit, record)
-
-
-__all__ = ["discover", "forward_tokens"]

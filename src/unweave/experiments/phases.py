@@ -6,9 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from unweave.batch import Batch
 from unweave.circuits import Scores
 from unweave.cost import metered
+from unweave.distributed import summed
 from unweave.experiments.run_folder import RunFolder
 from unweave.experiments.specification import Experiment
 from unweave.model.model import Model
@@ -100,7 +103,8 @@ class Ledger:
         with metered() as meter:
             yield
         self.seconds[name] = round(time.monotonic() - began, 2)
-        self.tokens[name] = meter.tokens
+        # What all processes of the run spent.
+        self.tokens[name] = float(summed(torch.tensor(meter.tokens, dtype=torch.float64)))
 
     def forwards(self, problem: Runs) -> dict[str, float]:
         """The cost in forward passes of the problem's prompts."""

@@ -20,8 +20,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from unweave.behaviours.task import Task
 from unweave.cost import metered
 from unweave.decomposition.memory import footprint, free_memory
-from unweave.experiments.discover import Ledger, discover
+from unweave.experiments.discover import discover
 from unweave.experiments.methods import Method
+from unweave.experiments.phases import Ledger
 from unweave.experiments.specification import Experiment, Specification
 from unweave.model.model import Model
 from unweave.model.weights import tensors

@@ -214,7 +214,7 @@ class Experiment:
 
     def known(self) -> dict[str, tuple[Site, ...]]:
         """The published circuit of this model, and the augmented one where the authors give one."""
-        circuit = self.task.known_circuit(self.model.name)
+        circuit = self.task.known_circuit(self.model)
         if circuit is None:
             return {}
         found = {"published": circuit.under(self.specification.ablation)}

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unweave.display.tables import block, table
 from unweave.errors import UnweaveError
 from unweave.model.program import Inputs, logits
 from unweave.model.tokenizing import encoded
-from unweave.model.weights import Block, Network
+from unweave.model.weights import Block, Network, tensors
 from unweave.sites import HEAD_KINDS, Point, Site, head_point
 
 Family = Literal["decoder", "encoder", "encoder-decoder", "image"]
@@ -229,6 +230,23 @@ class Model:
         heads = self.network.body.blocks[0].attention.heads
         bos = "with BOS" if self.prepend_bos else "no BOS"
         return f"Model({self.name}: {self.architecture}, {layers} layers × {heads} heads, {bos})"
+
+    def _repr_html_(self) -> str:
+        body, limit = self.network.body, self.token_limit
+        attention = body.blocks[0].attention
+        vocabulary = "–" if body.embedding.tokens is None else str(len(body.embedding.tokens))
+        weights = sum(tensor.numel() for tensor in tensors(self.network))
+        facts = {
+            "family": f"{self.architecture} ({self.family})",
+            "layers × heads": f"{len(body.blocks)} × {attention.heads}",
+            "key-value heads": str(attention.kv_heads),
+            "vocabulary": vocabulary,
+            "parameters": f"{weights / 1e6:,.1f} million",
+            "tokens of a text": "no limit" if limit is None else f"up to {limit}",
+            "BOS token in front": "yes" if self.prepend_bos else "no",
+            "device": str(self.network.device),
+        }
+        return block(f"Model {self.name}", (), table((), list(facts.items())))
 
 
 def _check_unit(site: Site, count: int, noun: str) -> None:

@@ -5,17 +5,10 @@ script element that no browser runs, with `<`, `>` and `&` written as escapes, a
 script puts it in place as text. A content security policy allows that script and plotly's alone.
 """
 
-import base64
-import hashlib
-import json
-import os
-import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
@@ -24,11 +17,20 @@ from unweave.errors import UnweaveError
 from unweave.experiments.compare import read_comparison
 from unweave.report.data import Room, page_data
 from unweave.report.folder import ShownRun, read_shown
+from unweave.report.single_file import (
+    environment,
+    library_styles,
+    policy,
+    read_asset,
+    script_json,
+    write_page,
+)
 
 SCRIPTS = (
     "base.js",
     "state.js",
     "chart.js",
+    "theme.js",
     "layout.js",
     "graph.js",
     "picture.js",
@@ -93,15 +95,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
         out = first / "report.html" if len(runs) == 1 else first.resolve().parent / "compare.html"
     if out.is_dir():
         out = out / "report.html"
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(page(runs), "utf-8", errors="replace")
-        part.replace(out)
-    except OSError as error:
-        raise UnweaveError(f"{out} cannot be written: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
+    write_page(out, page(runs))
     return out
 
 
@@ -124,70 +118,26 @@ def _page(runs: Sequence[ShownRun], room: Room) -> str:
     one = len(runs) == 1
     # Beside other runs, a circuit shows neither untested relevance nor attention.
     data = [page_data(run, room if one else Room(0, 0, 0)) for run in runs]
-    script = "(() => {\n'use strict';\n" + "\n".join(map(_read, SCRIPTS)) + "\n})();"
-    style = _read("style.css")
+    script = "(() => {\n'use strict';\n" + "\n".join(map(read_asset, SCRIPTS)) + "\n})();"
+    style = read_asset("style.css")
     names = list(dict.fromkeys(f"{run.about('task')} in {run.about('model')}" for run in runs))
     library = get_plotlyjs()
     return (
-        _environment()
+        environment()
         .get_template("report.html.j2")
         .render(
             version=__version__,
             title=names[0] if one else f"{len(runs)} circuits: {', '.join(names)}",
             subtitle=_subtitle(runs),
-            policy=_policy([library, script], [style, *_library_styles(library)]),
+            policy=policy([library, script], [style, *library_styles(library)]),
             sections=_RUN_SECTIONS if one else _COMPARE_SECTIONS,
             runs=[_facts(run, found) for run, found in zip(runs, data, strict=True)],
             style=Markup(style),
-            data=Markup(_json({"runs": data})),
+            data=Markup(script_json({"runs": data})),
             library=Markup(library),
             script=Markup(script),
         )
     )
-
-
-def _environment() -> Environment:
-    def load(name: str) -> str:
-        return _read(name)
-
-    return Environment(
-        loader=FunctionLoader(load), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-
-
-def _read(name: str) -> str:
-    return resources.files("unweave.report").joinpath("page", name).read_text("utf-8")
-
-
-def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """A content security policy that allows these texts and nothing else."""
-    allowed = {"script-src": scripts, "style-src": styles}
-    rules = [f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed.items()]
-    # Plotly draws heatmaps as images in data URLs, and saves a figure through a blob of the page.
-    rules += ["img-src data: blob:", "base-uri 'none'", "form-action 'none'"]
-    return "; ".join(["default-src 'none'", *rules])
-
-
-def _library_styles(library: str) -> list[str]:
-    """The style elements that plotly makes as it starts.
-
-    One is empty when it is made and filled rule by rule, which a policy does not forbid; the other
-    is the fixed sheet of its maps. Allowing their hashes spares 'unsafe-inline'.
-    """
-    return ["", *re.findall(r"\.textContent='(\.maplibregl[^'\\]*)'", library)]
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
-
-
-def _json(record: Mapping[str, Any]) -> str:
-    """JSON that cannot end the script element around it."""
-    text = json.dumps(record, allow_nan=False, separators=(",", ":"))
-    for char in "<>&":
-        text = text.replace(char, f"\\u{ord(char):04x}")
-    return text
 
 
 def _subtitle(runs: Sequence[ShownRun]) -> str:

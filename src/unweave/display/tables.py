@@ -1,0 +1,48 @@
+"""HTML tables for notebooks; every text is escaped."""
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+POSITIVE, NEGATIVE = "#2f6fb5", "#c2571a"
+MOST = 20  # rows that are shown
+
+
+def number(value: float | None) -> str:
+    """A number in few digits; a dash for what is not known."""
+    return "–" if value is None or not math.isfinite(value) else f"{value:+.3g}"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], most: int = MOST) -> str:
+    """A table of texts."""
+    head = "".join(f'<th style="text-align:left">{escape(text)}</th>' for text in headings)
+    lines = [f"<tr>{head}</tr>"] if headings else []
+    for row in rows[:most]:
+        cells = (f'<td style="text-align:left">{escape(cell)}</td>' for cell in row)
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    if len(rows) > most:
+        lines.append(f'<tr><td colspan="{len(rows[0])}">… {len(rows) - most} more</td></tr>')
+    return f"<table>{''.join(lines)}</table>"
+
+
+def bar_table(rows: Sequence[tuple[str, float]], most: int = MOST) -> str:
+    """Names with their scores and a bar each."""
+    finite = [abs(score) for _, score in rows if math.isfinite(score)]
+    unit = 100 / (max(finite, default=0.0) or 1.0)
+    lines = []
+    for name, score in rows[:most]:
+        width = round(abs(score) * unit) if math.isfinite(score) else 0
+        colour = NEGATIVE if score < 0 else POSITIVE
+        bar = f'<div style="background:{colour};height:.7em;width:{width}px"></div>'
+        lines.append(
+            f"<tr><td><code>{escape(name)}</code></td><td>{number(score)}</td><td>{bar}</td></tr>"
+        )
+    if len(rows) > most:
+        lines.append(f'<tr><td colspan="3">… {len(rows) - most} more</td></tr>')
+    return f"<table>{''.join(lines)}</table>"
+
+
+def block(title: str, about: Sequence[str], *parts: str) -> str:
+    """A title with what it is about, above parts that are HTML already."""
+    told = escape(", ".join(map(str, about)))
+    return f"<div><p><b>{escape(title)}</b> {told}</p>{''.join(parts)}</div>"

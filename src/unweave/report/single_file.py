@@ -1,0 +1,78 @@
+"""Pages that are one file: what their scripts, styles and data have to be to load nothing."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+from unweave.errors import UnweaveError
+
+
+def environment() -> Environment:
+    """Templates of the folder `page`, every text escaped."""
+    return Environment(
+        loader=FunctionLoader(read_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+
+
+def read_asset(name: str) -> str:
+    """A template, script or style sheet of the folder `page`."""
+    return resources.files("unweave.report").joinpath("page", name).read_text("utf-8")
+
+
+def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """A content security policy that allows these texts and nothing else."""
+    allowed = {"script-src": scripts, "style-src": styles}
+    rules = [f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed.items()]
+    # Plotly draws heatmaps as images in data URLs, and saves a figure through a blob of the page.
+    rules += ["img-src data: blob:", "base-uri 'none'", "form-action 'none'"]
+    return "; ".join(["default-src 'none'", *rules])
+
+
+def library_styles(library: str) -> list[str]:
+    """The style elements that plotly makes as it starts.
+
+    One is empty when it is made and filled rule by rule, which a policy does not forbid; the other
+    is the fixed sheet of its maps. Allowing their hashes spares 'unsafe-inline'.
+    """
+    return ["", *re.findall(r"\.textContent='(\.maplibregl[^'\\]*)'", library)]
+
+
+def script_json(record: Mapping[str, Any]) -> str:
+    """JSON that cannot end the script element around it."""
+    text = json.dumps(record, allow_nan=False, separators=(",", ":"))
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def write_page(out: Path, text: str) -> None:
+    """Writes a page whole or not at all.
+
+    Raises:
+        UnweaveError: When the file cannot be written.
+    """
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, "utf-8", errors="replace")
+        part.replace(out)
+    except OSError as error:
+        raise UnweaveError(f"{out} cannot be written: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
