@@ -130,7 +130,7 @@ def _run(
     from unweave.progress import silent
 
     on_first(lambda: check_writable(folder))
-    say = _speaker(quiet)
+    say = given.speaker(quiet)
     try:
         hushed = silent() if quiet or as_json else nullcontext()
         workers = find_executor(executor, folder) if executor else nullcontext()
@@ -139,19 +139,6 @@ def _run(
     except KeyboardInterrupt:
         say(f"finished cells are in {folder}: the same command goes on")
         raise
-
-
-def _speaker(quiet: bool) -> Callable[[str], None]:
-    """Prints a line for people beside the result."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
-
-    def say(line: str) -> None:
-        if not quiet:
-            console.print(line, style="dim", markup=False, soft_wrap=True)
-
-    return say
 
 
 def _check_mib(values: Mapping[str, Any]) -> None:
