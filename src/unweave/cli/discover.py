@@ -83,7 +83,7 @@ def discover(
     values = locals()
     from unweave.behaviours.file import find_task
     from unweave.distributed import on_first, ranks, restarted
-    from unweave.experiments.locking import check_out, new_folder, remove_empty
+    from unweave.experiments.locking import check_out, new_folder
     from unweave.model.loading import load
 
     if resume and out is None:
@@ -98,12 +98,8 @@ def discover(
         on_first(lambda: check_out(out, resume))  # before the model is loaded
     loaded = load(name, device=device, bos=bos)
     folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
-    try:
-        resume, hushed = resume or not out, quiet or as_json
-        circuit = _run(loaded, found, specification, folder, resume, hushed, explain)
-    finally:
-        if out is None and ranks().first:
-            remove_empty(folder, folder.parent)  # of a run that failed
+    resume, hushed = resume or not out, quiet or as_json
+    circuit = _run(loaded, found, specification, folder, resume, hushed, explain, new=not out)
     if ranks().first:
         _report(folder, open_report)
         _show(circuit, folder, verbose, as_json)
@@ -134,11 +130,18 @@ def _run(
     resume: bool,
     hushed: bool,
     explain: bool,
+    new: bool,
 ) -> "Circuit":
-    """Runs the discovery, with a line for every phase; Ctrl-C says how to go on."""
+    """Runs the discovery, with a line for every phase; Ctrl-C says how to go on.
+
+    Args:
+        new: Whether the folder was made for this run: it goes again if it stays empty.
+    """
     from contextlib import nullcontext
 
+    from unweave.distributed import ranks
     from unweave.experiments.discover import discover as run
+    from unweave.experiments.locking import remove_empty
     from unweave.progress import silent
 
     def say(text: str) -> None:
@@ -153,6 +156,9 @@ def _run(
         if (folder / "state.json").exists():
             say(f"what is finished is in {folder}: go on with --resume --out {folder}")
         raise
+    finally:
+        if new and ranks().first:
+            remove_empty(folder, folder.parent)  # of a run that failed
 
 
 def _show(circuit: "Circuit", folder: Path, verbose: bool, as_json: bool) -> None:
