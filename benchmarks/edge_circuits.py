@@ -19,8 +19,8 @@ from typing import Any
 
 from unweave.cost import metered
 from unweave.evaluation.mib import area, kept_counts
-from unweave.experiments.discover import forward_tokens
 from unweave.experiments.edge_experiment import EdgeExperiment
+from unweave.experiments.phases import forward_tokens
 from unweave.experiments.specification import Experiment, Specification
 from unweave.graph import edge_ends
 from unweave.model.loading import load

@@ -3,14 +3,15 @@
     python benchmarks/roles.py                                # confusion table, seconds
     python benchmarks/roles.py --tasks ioi --seeds 0 1 2      # stability, minutes on a CPU
     python benchmarks/roles.py --tasks ioi induction docstring --seeds 0 1 2 3 4 \
-        --prompts 64 --device cuda
+        --prompts 64 --device cuda --out roles.json
 
 The first explains *every* node of each synthetic model, so that bystanders count: a role that a
 node does not have is an invention, as one that it has and does not get is a miss. Where the wiring
 says what feeds a node, the feeders that are named are compared with it too.
 
 The second explains the same heads on prompts of several seeds (`--nodes`, by default those with
-the largest effects) and prints the share that gets the same roles each time, with every check.
+the largest effects) and prints the share of core heads, and of all of them, that gets the same
+roles each time. The file holds every intervention check. Neither typer nor plotly is needed.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import json
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -28,6 +30,7 @@ from unweave.behaviours.file import find_task
 from unweave.behaviours.synthetic.known_roles import ROLES, Known, known_roles
 from unweave.behaviours.task import Task, synthetic_tasks
 from unweave.decomposition.api import relevance
+from unweave.experiments.files import plain
 from unweave.model.loading import load
 from unweave.model.model import Model
 from unweave.model.synthetic import tracr_programs
@@ -42,6 +45,8 @@ from unweave.sites import HEAD_KINDS, Site, parse
 Edges = tuple[tuple[Site, Site], ...]
 
 ABLATIONS = ("mean", "counterfactual", "zero")
+WORDS = {True: "held", False: "did not hold", None: "not tested"}
+CORE = 0.05  # effect, as a share of |m(M) − m(∅)|, that a core head has at every seed
 
 
 def problem_of(
@@ -95,8 +100,7 @@ def compared(one: Explanation, known: Known, counts: Counter[tuple[str, str]]) -
 
 def outcomes(one: Explanation) -> list[str]:
     """What became of the checks of a node's roles."""
-    words = {True: "held", False: "did not hold", None: "not tested"}
-    return [words[check.held] for role in one.roles for check in role.checks]
+    return [WORDS[check.held] for role in one.roles for check in role.checks]
 
 
 def confusion(prompts: int, seeds: list[int], device: str) -> None:
@@ -153,12 +157,27 @@ def largest(problem: Problem, count: int) -> list[Site]:
     return [parse(name) for name in scores.ranking()[:count]]
 
 
-def stability(options: argparse.Namespace, name: str) -> dict:
+def checks_of(one: Explanation, seed: int) -> list[dict[str, Any]]:
+    """Every intervention on a node: those of its roles, and feeders taken out of its inputs."""
+    where = {"seed": seed, "node": one.node}
+    found: list[dict[str, Any]] = [
+        where | {"of": role.name, "says": check.says, "value": check.value, "held": check.held}
+        for role in one.roles
+        for check in role.checks
+    ]
+    for branch, moved in one.measurements.moved.items():
+        says = f"without its feeders its {branch or 'input'} changes its output"
+        about = {"of": "feeders", "says": says, "value": moved.output, "held": moved.held}
+        found.append(where | about)
+    return found
+
+
+def stability(options: argparse.Namespace, name: str) -> dict[str, Any]:
     """Roles of the same heads on prompts of several seeds."""
     model, task = load(options.model, device=options.device), find_task(name)
     roles: dict[str, list[str]] = defaultdict(list)
-    checks: Counter[str] = Counter()
-    feeds: Counter[str] = Counter()
+    effects: dict[str, list[float]] = defaultdict(list)
+    checks: list[dict[str, Any]] = []
     nodes = [parse(node) for node in options.nodes or ()]
     passes, said = [], {}
     for seed in options.seeds:
@@ -169,26 +188,53 @@ def stability(options: argparse.Namespace, name: str) -> dict:
         passes.append(cost.passes)
         for one in found:
             roles[one.node].append(one.role)
+            effects[one.node].append(one.measurements.effect_share)
             said[one.node] = one.sentence
-            checks.update(outcomes(one))
-            moved = one.measurements.moved.values()
-            feeds.update("held" if found.held else "did not hold" for found in moved)
+            checks += checks_of(one, seed)
         print(f"{name} seed {seed}: {time.perf_counter() - began:.0f} s", flush=True)
-    same = [node for node, given in roles.items() if len(set(given)) == 1]
-    share = len(same) / len(roles)
+    same = {node for node, given in roles.items() if len(set(given)) == 1}
+    core = {node for node, shares in effects.items() if min(shares) >= CORE}
     table = Table(title=f"{name} on {options.model}", box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("head", no_wrap=True)
+    table.add_column("core")
+    table.add_column("effect, of the metric's range", no_wrap=True)
     table.add_column(f"roles by seed ({', '.join(map(str, options.seeds))})")
     for node, given in roles.items():
-        table.add_row(node, given[0] if len(set(given)) == 1 else " | ".join(given))
+        sizes = f"{min(effects[node]):.0%} to {max(effects[node]):.0%}"
+        told = given[0] if node in same else " | ".join(given)
+        table.add_row(node, "yes" if node in core else "", sizes, told)
     Console(width=120).print(table)
-    clear = [node for node, given in roles.items() if any(role != UNCLEAR for role in given)]
     agreed = sum(Counter(given).most_common(1)[0][1] for given in roles.values())
-    print(f"same roles at every seed: {len(same)} of {len(roles)} heads ({share:.0%})")
-    print(f"agreement with a head's usual roles: {agreed / len(roles) / len(options.seeds):.0%}")
-    print(f"heads with a role at some seed: {len(clear)}; checks of roles {dict(checks)}; ")
-    print(f"checks of feeders {dict(feeds)}; passes {max(passes):.1f} at most\n", flush=True)
-    return {"task": name, "roles": roles, "share": share, "checks": checks, "sentences": said}
+    agreement = agreed / len(roles) / len(options.seeds)
+    print(f"same roles at every seed: {shown(same & core, core)} core heads, ", end="")
+    print(f"{shown(same, set(roles))} heads; agreement with a head's usual roles {agreement:.0%}")
+    tally = {
+        kind: Counter(WORDS[x["held"]] for x in checks if (x["of"] == "feeders") == of_feeders)
+        for kind, of_feeders in (("roles", False), ("feeders", True))
+    }
+    print(f"checks of roles {dict(tally['roles'])}; of feeders {dict(tally['feeders'])}; ", end="")
+    print(f"passes {max(passes):.1f} at most\n", flush=True)
+    return {
+        "task": name,
+        "model": options.model,
+        "prompts": options.prompts,
+        "seeds": options.seeds,
+        "share": len(same) / len(roles),
+        "core": sorted(core),
+        "core_share": len(same & core) / len(core) if core else None,
+        "agreement": agreement,
+        "passes": passes,
+        "roles": roles,
+        "effect_shares": effects,
+        "tally": tally,
+        "checks": checks,
+        "sentences": said,
+    }
+
+
+def shown(part: set[str], whole: set[str]) -> str:
+    """How many of how many."""
+    return f"{len(part)} of {len(whole)}" + (f" ({len(part) / len(whole):.0%})" if whole else "")
 
 
 def main() -> None:
@@ -206,9 +252,12 @@ def main() -> None:
         if not options.tasks:
             confusion(options.prompts, options.seeds, options.device)
             return
-        found = [stability(options, name) for name in options.tasks]
-    if options.out is not None:
-        options.out.write_text(json.dumps(found, indent=1, ensure_ascii=False), "utf-8")
+        found = []
+        for name in options.tasks:
+            found.append(stability(options, name))
+            if options.out is not None:  # after each task: a run that is cut short keeps the first
+                told = json.dumps(plain(found), indent=1, ensure_ascii=False)
+                options.out.write_text(told, "utf-8")
 
 
 if __name__ == "__main__":

@@ -50,6 +50,16 @@ def metric_of(index: int) -> dict[str, float]:
     return {"model": model, "circuit": circuit, "ablated": 0.1 + 0.01 * index}
 
 
+def details(index: int, words: list[str], nodes: tuple[str, ...]) -> dict[str, Any]:
+    """What is known of a held-out prompt; words and effects of the first three only."""
+    known: dict[str, Any] = {"metric": metric_of(index)}
+    if index < 3:
+        scored = [{"text": w, "score": math.cos(i + index)} for i, w in enumerate(words)]
+        known["words"] = {"target": f"{words[1]} − {words[3]}", "metric": 3.2, "words": scored}
+        known["effects"] = {n: math.sin(3 * i + index) for i, n in enumerate(nodes)}
+    return known
+
+
 def node_facts(index: int) -> dict[str, Any]:
     """What circuit.json says about a node; effects come in another order than nodes."""
     effect = -4.5e-4 if index == 7 else 0.9 * math.sin(1 + 2 * index)
@@ -187,7 +197,7 @@ def write_run(
             "discover": [prompt(words, named) for _ in range(8)],
             "check": [prompt(words, named) for _ in range(2)],
             "evaluate": [
-                prompt(words, named) | ({"metric": metric_of(i)} if checked else {})
+                prompt(words, named) | (details(i, words, chosen) if checked else {})
                 for i in range(held_out)
             ],
         },
@@ -230,9 +240,7 @@ def write_run(
         record["verdict"] = verdict(chosen, len(sites))
         record["forwards"] = {"scores": 51, "circuit": 320}
         record["overshoot"] = [{"site": sites[-1], "effect": -0.2}]
-        record["paths"] = [
-            {"path": ["Mary@IO", f"{chosen[0].partition('@')[0]}<v>", "logits"], "share": 0.2}
-        ]
+        write_json(folder / "paths.json", paths([site.partition("@")[0] for site in chosen]))
     if hostile:  # as another program might have written it, NaN and all
         (folder / "run.json").write_text(json.dumps(record), "utf-8")
     else:
@@ -240,6 +248,25 @@ def write_run(
     if evaluated:
         write_json(folder / "evaluation.json", evaluation(len(sites), chosen, hostile))
     return folder
+
+
+def paths(heads: list[str]) -> dict[str, Any]:
+    """What `unweave paths` writes."""
+
+    def told(share: float, measured: float, *steps: str) -> dict[str, Any]:
+        found = {"interval": [share - 0.05, share + 0.05], "measured": measured}
+        found["measured_interval"] = [measured - 0.1, measured + 0.1]
+        return {"path": [*steps, "logits"], "share": share, **found}
+
+    listed = [told(0.62, 0.9, "input@IO", f"{heads[0]}<v>")] if heads else []
+    if len(heads) > 1:
+        listed += [
+            told(-0.2, -0.31, "input@elsewhere", f"{heads[1]}<k>", f"{heads[0]}<q>"),
+            told(0.03, 0.04, heads[1], "m99", f"{heads[0]}<v>"),  # a node that no graph shows
+        ]
+    shares = {"left": 0.55, "left_after_all": 0.4, "error": 1e-6}
+    about = {"prompts": 16, "ablation": "mean", "metric": "logit difference", "known": 400}
+    return {"schema_version": 1, "total": 3.3, "expanded": 64, "paths": listed, **shares, **about}
 
 
 def areas(curve: dict[str, Any], nodes: int) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class Ablation:
                     "only the corrupted or reference prompts have"
                 )
 
-    def select(self, examples: slice) -> "Ablation":
+    def select(self, examples: slice | Int[Tensor, " n"]) -> "Ablation":
         """The ablation of a part of the batch."""
         if self.rows is not None:
             return replace(self, rows=self.rows[examples])

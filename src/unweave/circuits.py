@@ -191,22 +191,20 @@ class EdgeScores:
 
     def to_frame(self) -> "DataFrame":
         """A data frame with a row for each edge, the largest score first (needs pandas)."""
-        order = torch.argsort(self.values.abs(), descending=True, stable=True)
-        names = [self.edges[i] for i in order.tolist()]
+        names, scores = self.ranking(), dict(zip(self.edges, self.values.tolist(), strict=True))
         ends = [name.partition("->") for name in names]
         return frame(
             {
                 "edge": names,
                 "source": [source for source, _, _ in ends],
                 "target": [target for _, _, target in ends],
-                "score": self.values[order].tolist(),
+                "score": [scores[name] for name in names],
             }
         )
 
     def _repr_html_(self) -> str:
-        order = torch.argsort(self.values.abs(), descending=True, stable=True)
-        pairs = zip(order.tolist(), self.values[order].tolist(), strict=True)
-        rows = [(self.edges[i], value) for i, value in pairs]
+        scores = dict(zip(self.edges, self.values.tolist(), strict=True))
+        rows = [(name, scores[name]) for name in self.ranking()]
         title = f"Scores of {len(rows)} edges"
         return block(title, tuple(self.about.values()), bar_table(rows))
 
@@ -261,6 +259,37 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class NodeSummary:
+    """What one node of a circuit does.
+
+    Args:
+        roles: Every role whose evidence it meets; none is "unclear".
+        sentence: Made from its measurements.
+        at: Label of the position where it matters; "" where no label holds half of that.
+    """
+
+    roles: tuple[str, ...]
+    sentence: str
+    at: str = ""
+
+    @property
+    def role(self) -> str:
+        """The names of its roles, or "unclear"."""
+        return ", ".join(self.roles) or "unclear"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"roles": list(self.roles), "sentence": self.sentence, "at": self.at}
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> "NodeSummary | None":
+        """Reads it back from a node of `circuit.json`; None where it was not explained."""
+        if record.get("sentence") is None:
+            return None
+        roles = tuple(record.get("roles") or ())
+        return NodeSummary(roles, record["sentence"], record.get("at") or "")
+
+
+@dataclass(frozen=True)
 class CircuitEdge:
     """An edge of a circuit, `a0.h0->a5.h1<q>`: a node feeds a head's q, k or v, an MLP, the logits.
 
@@ -306,6 +335,7 @@ class Circuit:
         edges: Edges among the nodes that were tested, the most important first.
         edges_total: Of a circuit of edges, how many edges the model has: faithfulness is then that
             of the edges alone, and the nodes are their ends.
+        summaries: By node, what it does; empty where the circuit was not explained.
     """
 
     nodes: tuple[str, ...]
@@ -321,6 +351,7 @@ class Circuit:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
     edges: tuple[CircuitEdge, ...] = ()
     edges_total: int = 0
+    summaries: Mapping[str, NodeSummary] = field(default_factory=dict)
 
     SCHEMA: ClassVar[int] = 2
 
@@ -345,11 +376,29 @@ class Circuit:
         """The nodes that are always needed."""
         return tuple(n for n in self.nodes if n in self.evidence and self.evidence[n].core)
 
+    def explain(self, node: str | None = None) -> str:
+        """What each node does, or one of them: its name, its roles and its sentence.
+
+        Raises:
+            UnweaveError: For a node that is not in the circuit, or one that was not explained.
+        """
+        if node is not None and node not in self.nodes:
+            raise UnweaveError(f"{node} is not in the circuit: it has {', '.join(self.nodes)}")
+        wanted = [n for n in self.nodes if node in (None, n)]
+        if missing := [name for name in wanted if name not in self.summaries]:
+            raise UnweaveError(
+                f"{missing[0]} was not explained: run unweave explain on the run's folder, or call "
+                "unweave.roles.explain with a problem and the circuit's nodes"
+            )
+        shown = ((name, self.summaries[name]) for name in wanted)
+        return "\n".join(f"{name}  {one.role}\n  {one.sentence}" for name, one in shown)
+
     def to_json(self) -> dict[str, Any]:
         """The record that `circuit.json` holds."""
         nodes = [
             {"site": site, "score": score}
             | (self.evidence[site].to_json() if site in self.evidence else {})
+            | (self.summaries[site].to_json() if site in self.summaries else {})
             for site, score in zip(self.nodes, self.scores, strict=True)
         ]
         edges = {"edges": [edge.to_json() for edge in self.edges]} if self.edges else {}
@@ -384,6 +433,7 @@ class Circuit:
             )
         low, high = record.get("interval") or (None, None)
         found = {node["site"]: Evidence.from_json(node) for node in record["nodes"]}
+        summaries = {node["site"]: NodeSummary.from_json(node) for node in record["nodes"]}
         return Circuit(
             tuple(node["site"] for node in record["nodes"]),
             tuple(_number(node.get("score")) for node in record["nodes"]),
@@ -398,6 +448,7 @@ class Circuit:
             {site: evidence for site, evidence in found.items() if evidence is not None},
             tuple(CircuitEdge.from_json(edge) for edge in record.get("edges") or ()),
             record.get("edges_total") or 0,
+            {site: summary for site, summary in summaries.items() if summary is not None},
         )
 
     def __repr__(self) -> str:

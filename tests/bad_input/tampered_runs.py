@@ -22,7 +22,7 @@ RESUME = f"discover {TASK} --method eap -n 4 --held-out 4 --resume -q --out {{ba
 def _run() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="unweave-bad-input-")) / "run"
     how = Specification(TASK, TASK, method="eap", prompts=4, held_out=4)
-    discover(load(TASK), TASK, how, folder)
+    discover(load(TASK), TASK, how, folder, explain=False)
     return folder
 
 
@@ -208,11 +208,24 @@ STATE = {
     "saved text": (state({"saved": "x"}), "state.json was changed"),
     "gone": (steps(state({}), lambda folder: (folder / "state.json").unlink()), "holds no run"),
 }
+PATHS = {
+    "empty": (replaced("paths.json", ""), "paths.json is no JSON"),
+    "no paths": (replaced("paths.json", '{"prompts": 4}'), "an object with paths"),
+    "share text": (
+        replaced("paths.json", '{"prompts": 4, "paths": [{"path": ["logits"], "share": "x"}]}'),
+        "paths[0].share is 'x'",
+    ),
+}
 
 _SHOWN = ("report {bad}", "evaluate {bad}", "export {bad} -f csv -o -")
 CASES = [
     Case(f"{kind} {name}", _SHOWN[index % len(_SHOWN)], says, make)
-    for kind, table in (("run", RUN), ("circuit", CIRCUIT), ("evaluation", EVALUATION))
+    for kind, table in (
+        ("run", RUN),
+        ("circuit", CIRCUIT),
+        ("evaluation", EVALUATION),
+        ("paths", PATHS),
+    )
     for index, (name, (make, says)) in enumerate(table.items())
 ]
 CASES += [Case(name, "report {bad}", says, make) for name, (make, says) in TENSORS.items()]

@@ -148,6 +148,7 @@ def test_the_run_folder_tells_everything(wired: Model, tmp_path: Path) -> None:
     assert list(run.scores.order[: circuit.size]) == list(circuit.nodes)
     assert {path.name for path in tmp_path.iterdir()} == {
         "circuit.json",
+        "explain.json",
         "patterns.safetensors",
         "run.json",
         "scores.safetensors",

@@ -17,6 +17,7 @@ from unweave.circuits import Circuit, Scores
 from unweave.errors import UnweaveError
 from unweave.experiments.files import write_json
 from unweave.report.circuit_files import Shape, from_eap_ig, read_circuit, to_eap_ig
+from unweave.report.exports import FORMATS
 from unweave.report.folder import read_shown
 
 GPT2 = Shape(12, 12, 768)
@@ -207,6 +208,20 @@ def test_neuronpedia_puts_heads_where_they_look(tmp_path: Path) -> None:
         assert "all positions" in node["clerp"]
         seen.add(node["ctx_idx"])
     assert len(seen) > 1
+
+
+def test_neuronpedia_puts_explained_nodes_where_they_matter(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 3, 4, 8)
+    record = json.loads((run / "circuit.json").read_text())
+    labels = ["end", "IO", "", "nowhere"]
+    for node, label in zip(record["nodes"], labels * 2, strict=True):
+        node["at"] = label
+    before = strict(FORMATS["neuronpedia"][1](read_shown(run)))["nodes"]
+    write_json(run / "circuit.json", record)
+    after = strict(FORMATS["neuronpedia"][1](read_shown(run)))["nodes"]
+    positions = read_shown(run).example["positions"]
+    for old, new, label in zip(before, after, labels * 2, strict=False):
+        assert new["ctx_idx"] == positions.get(label, old["ctx_idx"])
 
 
 def test_hostile_run_exports_strict_json(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from browser_pages import needs_browser, open_page
-from run_folders import comparison, write_run
+from oracles import report_figures as figures
+from run_folders import WORDS, comparison, write_run
+from safetensors.torch import load_file
 
 from unweave.experiments.files import read_json, write_json
 from unweave.report.html import LIMIT, write_report
@@ -173,16 +175,107 @@ def test_the_graph_is_copied_or_saved(browser: Any, report: Path, form: str, mag
     assert page.problems == []
 
 
-def test_a_path_is_marked_in_the_graph(browser: Any, run: Path, report: Path) -> None:
+def percent1(value: float) -> str:
+    return f"{100 * value:+.1f}%".replace("-", "−")
+
+
+def test_paths_are_the_files_and_marked_in_the_graph(browser: Any, run: Path, report: Path) -> None:
     page = open_page(browser, report)
-    paths = read_json(run / "run.json", "run")["paths"]
-    row = page.locator("#paths button")
-    assert row.inner_text().split("\n")[0] == " → ".join(paths[0]["path"])
-    assert row.locator(".value").inner_text() == "20%"
-    row.click()
-    assert page.locator("#graph .edge.path").count() == len(paths[0]["path"]) - 1
-    row.click()
-    assert page.locator("#graph .edge.path").count() == 0
+    record = read_json(run / "paths.json", "paths")
+    rows, drawn = page.locator("#paths tbody tr"), page.locator("#graph .edge.path")
+    assert rows.count() == len(record["paths"]) == 3
+    for row, path in zip(rows.all(), record["paths"], strict=True):
+        assert row.locator("button").inner_text() == " → ".join(path["path"])
+        for key, ends in (("share", "interval"), ("measured", "measured_interval")):
+            low, high = path[ends]
+            within = percent1((high - low) / 2).lstrip("+")
+            shown = row.locator(f"[data-key={key}]").inner_text()
+            assert shown == f"{percent1(path[key])} ± {within}"
+    left = page.locator("#paths .left").inner_text()
+    assert percent1(record["left"]) in left
+    assert percent1(record["left_after_all"]) in left
+    # Pointing at a path shows it, choosing it keeps it; a node that no graph has is passed over.
+    rows.nth(1).hover()
+    assert drawn.count() == 3
+    page.mouse.move(0, 0)
+    assert drawn.count() == 0
+    rows.nth(0).locator("button").click()
+    page.mouse.move(0, 0)
+    page.locator("#theme").focus()
+    assert drawn.count() == 2
+    rows.nth(2).hover()
+    assert drawn.count() == 2
+    again = open_page(browser, report, view=page.evaluate("location.hash"))
+    assert again.locator("#graph .edge.path").count() == 2
+    assert page.problems == []
+
+
+def test_roles_are_colours_with_a_legend_that_filters(
+    browser: Any, run: Path, report: Path
+) -> None:
+    page = open_page(browser, report)
+    nodes = read_json(run / "circuit.json", "circuit")["nodes"]
+    keys = page.locator("#graph-legend .roles button")
+    first = [(node["roles"] or ["no role"])[0] for node in nodes]
+    names = [*dict.fromkeys(role for role in first if role != "no role"), "no role"]
+    assert keys.all_inner_texts() == [f"{name} ({first.count(name)})" for name in names]
+    colour = "e => getComputedStyle(e.querySelector('.halo + *')).fill"
+    by_role: dict[str, set[str]] = {}
+    for node, role in zip(nodes, first, strict=True):
+        mark = page.locator(f'.node[aria-label^="{node["site"]},"]')
+        by_role.setdefault(role, set()).add(mark.evaluate(colour))
+    assert all(len(colours) == 1 for colours in by_role.values())
+    assert len(set.union(*by_role.values())) == len(by_role)
+    shown = page.locator('.graph .node:not([display="none"])')
+    keys.nth(0).click()
+    assert shown.count() == len(nodes) - first.count(names[0])
+    assert keys.nth(0).get_attribute("aria-pressed") == "false"
+    again = open_page(browser, report, view=page.evaluate("location.hash"))
+    hidden = again.locator('.graph .node:not([display="none"])').count()
+    assert hidden == len(nodes) - first.count(names[0])
+    page.locator("#colour-by").select_option("sign")
+    assert page.locator(".node.by-role").count() == 0
+    assert page.problems == []
+
+
+def test_sentences_stand_in_the_panel_of_a_node(browser: Any, run: Path, report: Path) -> None:
+    page = open_page(browser, report)
+    for node in read_json(run / "circuit.json", "circuit")["nodes"][:4]:
+        page.locator("#find").fill(node["site"])
+        page.locator("#find").press("Enter")
+        assert page.locator("#node .told").inner_text() == node["sentence"]
+        role = ", ".join(node["roles"]) or "unclear"
+        assert role in page.locator("#node .facts").inner_text()
+
+
+def test_a_prompt_shows_its_words_effects_and_attention(
+    browser: Any, run: Path, report: Path
+) -> None:
+    page = open_page(browser, report)
+    prompts = read_json(run / "run.json", "run")["prompts"]["evaluate"]
+    kept = load_file(run / "patterns.safetensors")
+    page.locator("#find").fill("a0.h3")
+    page.locator("#find").press("Enter")
+    page.locator("#prompts-list th button", has_text=re.compile("^2$")).click()
+    detail = page.locator("#prompts-list .prompt")
+    scores = [figures.signed(w["score"], 2) for w in prompts[1]["words"]["words"]]
+    assert detail.locator(".chip.word small").all_inner_texts() == scores
+    values = page.evaluate("document.querySelector('#prompts-list .prompt .plot').data[0].x")
+    wanted = sorted(prompts[1]["effects"].values(), key=abs, reverse=True)[:20]
+    assert sorted(values) == pytest.approx(sorted(wanted))
+    part = detail.locator(".attention-of-prompt")
+    assert part.locator("select").first.input_value() == page.evaluate(
+        "document.querySelector('.node.chosen').dataset.i"
+    )
+    row = kept["a0.h3"][1, 8].tolist()  # one byte a weight; of tokens that are there once
+    key = max((k for k, w in enumerate(WORDS) if WORDS.count(w) == 1), key=lambda k: row[k])
+    weight = figures.percent(round(255 * row[key]) / 255)
+    title = f"{WORDS[8]} → {WORDS[key]}: {weight}"
+    assert title in part.locator("rect.cell title").all_text_contents()
+    page.locator("#prompts-list th button", has_text=re.compile("^9$")).click()
+    told = detail.inner_text()
+    assert "measured on 3 of 23 held-out prompts" in told
+    assert "left out of the page, or was not kept" in told
     assert page.problems == []
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from unweave.cost import metered
-from unweave.experiments.discover import forward_tokens
+from unweave.experiments.phases import forward_tokens
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores as registered
 from unweave.testing.problem import LENGTH, tiny_problem

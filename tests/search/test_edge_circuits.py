@@ -11,8 +11,9 @@ from unweave.behaviours.task import synthetic_tasks
 from unweave.circuits import EdgeScores
 from unweave.cost import metered
 from unweave.errors import UnweaveError
-from unweave.experiments.discover import discover, forward_tokens
+from unweave.experiments.discover import discover
 from unweave.experiments.edge_experiment import EdgeExperiment
+from unweave.experiments.phases import forward_tokens
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.graph import graph_of
 from unweave.model.loading import load

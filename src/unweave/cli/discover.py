@@ -13,6 +13,8 @@ from unweave.cli.plan import show_plan
 from unweave.errors import UnweaveError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from unweave.behaviours.task import Task
     from unweave.circuits import Circuit
     from unweave.experiments.specification import Specification
@@ -62,6 +64,9 @@ def discover(
     only_correct: given.OnlyCorrect = None,
     open_report: OpenReport = False,
     dry_run: given.DryRun = False,
+    explain: Annotated[
+        bool, typer.Option("--explain/--no-explain", help="Say what each node does.")
+    ] = True,
     as_json: given.AsJson = False,
     quiet: given.Quiet = False,
     verbose: Verbose = False,
@@ -97,7 +102,8 @@ def discover(
     loaded = load(name, device=device, bos=bos)
     folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
     try:
-        circuit = _run(loaded, found, specification, folder, resume or not out, quiet or as_json)
+        resume, hushed = resume or not out, quiet or as_json
+        circuit = _run(loaded, found, specification, folder, resume, hushed, explain)
     finally:
         if out is None and ranks().first:
             remove_empty(folder, folder.parent)  # of a run that failed
@@ -119,6 +125,7 @@ def _run(
     folder: Path,
     resume: bool,
     hushed: bool,
+    explain: bool,
 ) -> "Circuit":
     """Runs the discovery, with a line for every phase; Ctrl-C says how to go on."""
     from contextlib import nullcontext
@@ -133,7 +140,7 @@ def _run(
     say(repr(model))
     try:
         with silent() if hushed else nullcontext():
-            return run(model, task, specification, folder, resume, say)
+            return run(model, task, specification, folder, resume, say, explain)
     except KeyboardInterrupt:
         if (folder / "state.json").exists():
             say(f"what is finished is in {folder}: go on with --resume --out {folder}")
@@ -141,10 +148,8 @@ def _run(
 
 
 def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
-    from rich import box
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     from unweave.experiments.run_folder import read_run
 
@@ -157,22 +162,9 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
                 f"faithfulness {one['faithfulness']:.3f} where it was found",
                 soft_wrap=True,
             )
-    columns = ["node", "score"]
-    if circuit.evidence:
-        columns += ["effect", "", "found again", "can be replaced by"]
-    table = Table(*columns, box=box.SIMPLE_HEAD)
-    for name, score in zip(circuit.nodes, circuit.scores, strict=True):
-        row = [name, f"{score:+.3f}"]
-        if name in circuit.evidence:
-            known = circuit.evidence[name]
-            half = (known.interval[1] - known.interval[0]) / 2
-            often = "" if known.frequency is None else f"{known.frequency:.0%}"
-            row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
-            row.append(" ".join(known.swaps[:3]))
-        table.add_row(*row)
     if sentence := (record.get("verdict") or {}).get("sentence"):
         console.print(escape(sentence), style="bold", soft_wrap=True)
-    console.print(table)
+    console.print(_table(circuit))
     if circuit.edges:
         console.print(_edge_table(circuit))
     half = (circuit.interval[1] - circuit.interval[0]) / 2
@@ -198,6 +190,32 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
         f"{escape(str(folder))}",
         soft_wrap=True,
     )
+
+
+def _table(circuit: "Circuit") -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    columns = ["node", "score"]
+    if circuit.summaries:
+        columns.append("role")
+    if circuit.evidence:
+        columns += ["effect", "", "found again", "can be replaced by"]
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("node", "score", "effect"))
+    for name, score in zip(circuit.nodes, circuit.scores, strict=True):
+        row = [name, f"{score:+.3f}"]
+        if circuit.summaries:
+            row.append(circuit.summaries[name].role if name in circuit.summaries else "")
+        if name in circuit.evidence:
+            known = circuit.evidence[name]
+            half = (known.interval[1] - known.interval[0]) / 2
+            often = "" if known.frequency is None else f"{known.frequency:.0%}"
+            row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
+            row.append(" ".join(known.swaps[:3]))
+        table.add_row(*row)
+    return table
 
 
 def _edge_table(circuit: "Circuit") -> Any:

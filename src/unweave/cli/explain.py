@@ -2,16 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unweave.cli import commands
 
 if TYPE_CHECKING:
+    from unweave.experiments.explanation import Explained
     from unweave.roles.explain import Explanation
-    from unweave.scores.problem import Problem
-    from unweave.sites import Site
 
 
 @commands.register("explain")
@@ -36,13 +35,20 @@ def explain(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Explain what each node of a circuit does and write explain.json beside it."""
+    """Explain what each node of a circuit does, and keep it in the run.
+
+    Roles and sentences go into run.json and circuit.json, every measurement into explain.json, and
+    report.html is written again.
+    """
     from contextlib import nullcontext
 
     from unweave.errors import UnweaveError
-    from unweave.experiments.files import plain, write_json
+    from unweave.experiments.explain import explain_run
+    from unweave.experiments.files import plain
+    from unweave.experiments.run_folder import read_run
+    from unweave.model.loading import load
     from unweave.progress import silent
-    from unweave.roles import explain_with_cost
+    from unweave.report.html import write_report
     from unweave.roles.definitions import read_roles
     from unweave.roles.measurements import VALUES
 
@@ -52,47 +58,33 @@ def explain(
         return
     if run is None:
         raise UnweaveError("no run folder: expected unweave explain RUN, or --measures")
-    known = read_roles(roles)
+    known, names = read_roles(roles), (found := read_run(run)).circuit.nodes
+    if node is not None and node not in names:
+        raise UnweaveError(f"{node} is not in the circuit: it has {', '.join(names)}")
     with silent() if quiet or as_json else nullcontext():
-        problem, circuit = load_run(run, prompts, device)
-        names = [str(site) for site in circuit]
-        if node is not None and node not in names:
-            raise UnweaveError(f"{node} is not in the circuit: it has {', '.join(names)}")
-        found, cost = explain_with_cost(problem, circuit, known, budget)
-    spent = {"passes": cost.passes, "by_part": cost.by_part, "prompts": len(problem.batch)}
-    record = {"schema_version": 1, "cost": spent, "nodes": [one.to_json() for one in found]}
-    write_json(run / "explain.json", record)
-    shown_nodes = [one for one in found if node in (None, one.node)]
+        explained = explain_run(
+            found, lambda how: load(how.model, device=device, bos=how.bos), prompts, known, budget
+        )
+    write_report([run])
     if as_json:
-        shown = {**record, "nodes": [one.to_json() for one in shown_nodes]}
-        typer.echo(json.dumps(plain(shown), indent=2, ensure_ascii=False))
+        record = explained.to_json()
+        shown = [one for one in record["nodes"] if node in (None, one["node"])]
+        typer.echo(json.dumps(plain({**record, "nodes": shown}), indent=2, ensure_ascii=False))
         return
-    _print(shown_nodes, spent, run)
+    _print([one for one in explained.nodes if node in (None, one.node)], explained, run)
 
 
-def load_run(folder: Path, prompts: int, device: str) -> "tuple[Problem, tuple[Site, ...]]":
-    """A finished run's circuit, and its problem on held-out prompts."""
-    from unweave.experiments.evaluate import set_up_again
-    from unweave.experiments.run_folder import read_run
-    from unweave.model.loading import load
-    from unweave.roles.feeds import needed_points
-    from unweave.sites import parse
-
-    found = read_run(folder)
-    circuit = tuple(parse(name) for name in found.circuit.nodes)
-    experiment = set_up_again(found, lambda how: load(how.model, device=device, bos=how.bos))
-    points = needed_points(experiment.model, circuit)
-    return experiment.problem("evaluate", prompts, points), circuit
-
-
-def _print(shown_nodes: "list[Explanation]", spent: dict[str, Any], run: Path) -> None:
+def _print(shown: "list[Explanation]", explained: "Explained", run: Path) -> None:
     from rich.console import Console
     from rich.markup import escape
 
     console = Console(highlight=False)
-    for one in shown_nodes:
+    for one in shown:
         console.print(f"[bold]{one.node}[/]  {one.role}")
         console.print(f"  {escape(one.sentence)}")
-    passes, prompts = spent["passes"], spent["prompts"]
-    console.print(f"Cost: {passes:.1f} forward passes of {prompts} prompts.")
-    console.print(f"Written: {run / 'explain.json'}", soft_wrap=True, markup=False)
+    console.print(f"Cost: {explained.passes:.1f} forward passes of {explained.prompts} prompts.")
+    console.print(
+        f"Written: {run / 'explain.json'}, circuit.json, run.json and report.html",
+        soft_wrap=True,
+        markup=False,
+    )

@@ -49,14 +49,15 @@ class Verdict:
 
     def sentence(self, circuit: Circuit) -> str:
         """The verdict in words, made from the figures and nothing else."""
-        main, *others = self.faithfulness.items()
-        parts = [_main(circuit, *main)]
+        (first, main), *others = self.faithfulness.items()
+        parts, works = [_main(circuit, first, main)], _near(circuit.faithfulness)
         good = [name for name, one in others if one.value is not None and _near(one.value)]
         bad = [name for name, one in others if one.value is None or not _near(one.value)]
         if good:
-            parts.append(f"they also do with {' and '.join(good)} ablation")
+            parts.append(f"with {' and '.join(good)} ablation they do" + (" too" if works else ""))
         if bad:
-            parts.append(f"with {' and '.join(bad)} ablation they do not")
+            either = "" if works else " either"
+            parts.append(f"with {' and '.join(bad)} ablation they do not{either}")
         beaten = sum(
             abs(1 - f) > abs(1 - circuit.faithfulness) for d in self.random for f in d.faithfulness
         )

@@ -16,8 +16,8 @@ from unweave.evaluation.api import coarse_sizes, complete, curve_json, known_fai
 from unweave.evaluation.curves import curve_sizes, faithfulness_curve
 from unweave.evaluation.random_circuits import random_circuits
 from unweave.evaluation.roc import roc_of_each
-from unweave.experiments.discover import forward_tokens
 from unweave.experiments.methods import Method
+from unweave.experiments.phases import forward_tokens
 from unweave.experiments.specification import Experiment
 from unweave.model.model import Model
 from unweave.scores.score import scores as registered_scores

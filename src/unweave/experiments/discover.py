@@ -2,7 +2,8 @@
 
 1. Prompts are drawn, ablations recorded; a model that cannot do the task is an error. 2. The score
 rates every node. 3. The search finds the circuit. 4. It is measured on prompts that nothing was
-chosen on. Everything is kept as it comes, so that a run that was stopped goes on.
+chosen on. 5. Each of its nodes is explained. Everything is kept as it comes, so that a run that was
+stopped goes on.
 """
 
 from dataclasses import asdict, replace
@@ -16,6 +17,7 @@ from unweave.evaluation.certainty import certainty
 from unweave.evaluation.curves import Curve, faithfulness_curve
 from unweave.evaluation.verdict import Verdict, verdict
 from unweave.experiments.discover_edges import discover_edges
+from unweave.experiments.explanation import Explained, Outcome, explain_found, summary_of
 from unweave.experiments.patterns import head_patterns
 from unweave.experiments.phases import (
     Ledger,
@@ -23,13 +25,12 @@ from unweave.experiments.phases import (
     about_model,
     about_run,
     find_nodes,
-    forward_tokens,
 )
+from unweave.experiments.prompt_details import patterns_kept, prompt_details
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
 from unweave.experiments.shared_folder import open_folder
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
-from unweave.experiments.words import word_scores
 from unweave.model.model import Model
 from unweave.scores.problem import Problem
 from unweave.search.search import PRICE, Finding
@@ -45,6 +46,7 @@ def discover(
     out: str | Path | None = None,
     resume: bool = False,
     say: Say = lambda text: None,
+    explain: bool = True,
 ) -> Circuit:
     """Finds the circuit of a behaviour, and measures it on other prompts.
 
@@ -54,6 +56,7 @@ def discover(
         out: A folder for everything that was found; None keeps nothing.
         resume: Go on with the run that `out` holds.
         say: Called with a line at every phase.
+        explain: Whether to say what each node does (`Circuit.explain`); changes no other figure.
 
     Raises:
         UnweaveError: When the model cannot do the task, or the folder cannot be used.
@@ -66,14 +69,14 @@ def discover(
         raise UnweaveError("circuits of edges are found in one process: start it without torchrun")
     run = discover_edges if specification.level == "edge" else _discover
     if out is None:
-        return run(experiment, None, say)
+        return run(experiment, None, say, explain)
     identity = {"specification": specification.to_dict(), "fingerprint": experiment.fingerprint}
     folder = open_folder(Path(out), identity, resume)
     with folder.locked():
-        return folder.circuit() or run(experiment, folder, say)
+        return folder.circuit() or run(experiment, folder, say, explain)
 
 
-def _discover(experiment: Experiment, folder: RunFolder | None, say: Say) -> Circuit:
+def _discover(experiment: Experiment, folder: RunFolder | None, say: Say, explain: bool) -> Circuit:
     ledger = Ledger()
     with ledger.phase("set-up"):
         _ = experiment.accuracy, experiment.discovery
@@ -88,8 +91,9 @@ def _discover(experiment: Experiment, folder: RunFolder | None, say: Say) -> Cir
         circuit = _circuit(experiment, scores, finding)
         assessed = _verdict(experiment, finding, circuit)
         curve = _curve(held_out, scores, circuit.size)
+    circuit, outcome = explain_found(experiment, circuit, explain, say, ledger)
     if folder is not None:
-        _keep(experiment, folder, scores, finding, circuit, assessed, curve, ledger)
+        _keep(experiment, folder, scores, finding, circuit, assessed, curve, outcome, ledger)
     return circuit
 
 
@@ -161,19 +165,24 @@ def _keep(
     circuit: Circuit,
     assessed: Verdict,
     curve: Curve,
+    outcome: Outcome,
     ledger: "Ledger",
 ) -> None:
     """Writes everything that was found."""
     held_out = experiment.held_out
+    if isinstance(outcome, Explained):
+        folder.save_explanation(outcome.to_json())
     folder.save_scores(scores)
-    folder.save_patterns(head_patterns(experiment.model, held_out.batch.clean, finding.sites))
-    with ledger.phase("words"):
-        words = word_scores(experiment.model, held_out.batch)
+    kept = patterns_kept(held_out, len(finding.sites))
+    folder.save_patterns(head_patterns(experiment.model, held_out.batch.clean, finding.sites, kept))
+    with ledger.phase("prompts"):
+        metrics = held_out.metric([finding.sites])[0]
+        details = prompt_details(held_out, finding.sites, metrics)
     record = {
         **about_run(experiment, held_out.reference),
         "prompts": {
             "discover": prompt_records(experiment.discovery),
-            "evaluate": prompt_records(held_out, held_out.metric([finding.sites])[0]),
+            "evaluate": prompt_records(held_out, metrics, details),
         },
         "rounds": [asdict(one) for one in finding.rounds],
         "elimination": [asdict(step) for one in finding.rounds for step in one.steps],
@@ -187,12 +196,10 @@ def _keep(
             "k95": curve.first(0.95),
             "prompts": curve.prompts,
         },
-        "words": words,
+        "words": details[0]["words"],
+        "explanation": summary_of(outcome),
         "nodes_total": circuit.total,
         "seconds": ledger.seconds,
         "forwards": ledger.forwards(experiment.discovery),
     }
     folder.finish(circuit, record)
-
-
-__all__ = ["discover", "forward_tokens"]

@@ -18,6 +18,7 @@ from unweave.estimates import Estimate, estimate
 from unweave.evaluation.curves import faithfulness_curve
 from unweave.evaluation.verdict import Verdict, verdict
 from unweave.experiments.edge_experiment import EdgeExperiment
+from unweave.experiments.explanation import Explained, Outcome, explain_found, summary_of
 from unweave.experiments.patterns import head_patterns
 from unweave.experiments.phases import Ledger, Say, about_model, about_run, find_nodes
 from unweave.experiments.prompts import prompt_records
@@ -34,7 +35,9 @@ _CURVE_PROMPTS = 16
 _ENDS = ("input", "logits")
 
 
-def discover_edges(experiment: Experiment, folder: RunFolder | None, say: Say) -> Circuit:
+def discover_edges(
+    experiment: Experiment, folder: RunFolder | None, say: Say, explain: bool = True
+) -> Circuit:
     """Finds and measures a circuit of edges.
 
     Raises:
@@ -56,9 +59,10 @@ def discover_edges(experiment: Experiment, folder: RunFolder | None, say: Say) -
     with ledger.phase("evaluation"):
         circuit = _circuit(edges, scores, rated, found)
         assessed = _verdict(edges, circuit)
+    circuit, outcome = explain_found(experiment, circuit, explain, say, ledger)
     if folder is not None:
         rated = replace(rated, order=found.ranking)
-        _keep(edges, folder, scores, rated, found, circuit, assessed, ledger)
+        _keep(edges, folder, scores, rated, found, circuit, assessed, outcome, ledger)
     return circuit
 
 
@@ -170,12 +174,15 @@ def _keep(
     found: Finding,
     circuit: Circuit,
     assessed: Verdict,
+    outcome: Outcome,
     ledger: Ledger,
 ) -> None:
     """Writes everything that was found."""
     experiment, held_out = edges.experiment, edges.held_out
     if scores is not None:
         folder.save_scores(scores)
+    if isinstance(outcome, Explained):
+        folder.save_explanation(outcome.to_json())
     folder.save_edge_scores(rated)
     sites = tuple(map(parse, circuit.nodes))
     folder.save_patterns(head_patterns(experiment.model, held_out.batch.clean, sites))
@@ -195,6 +202,7 @@ def _keep(
         "verdict": assessed.to_json(circuit),
         "edge_curve": asdict(curve),
         "words": words,
+        "explanation": summary_of(outcome),
         "nodes_total": circuit.total,
         "edges_total": circuit.edges_total,
         "seconds": ledger.seconds,

@@ -35,11 +35,11 @@ from unweave.evaluation.random_circuits import (
 )
 from unweave.evaluation.roc import Roc, roc_of_each
 from unweave.evaluation.stability import stability
-from unweave.experiments.discover import forward_tokens
 from unweave.experiments.discover_edges import check_edges
 from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.files import plain, write_json
 from unweave.experiments.locking import locked
+from unweave.experiments.phases import forward_tokens
 from unweave.experiments.run_folder import Run, read_evaluation
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.model.model import Model

@@ -21,8 +21,8 @@ from unweave.circuits import EdgeScores, Scores
 from unweave.cost import metered
 from unweave.errors import UnweaveError
 from unweave.evaluation.mib import MibCurve, MibResult, kept_counts
-from unweave.experiments.discover import forward_tokens
 from unweave.experiments.methods import Method, find_method, read_options
+from unweave.experiments.phases import forward_tokens
 from unweave.graph import graph_of
 from unweave.model.model import Model
 from unweave.patching.circuits import run_circuits

@@ -1,5 +1,6 @@
 """Prompts of a run as plain data, for `run.json`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from jaxtyping import Float
@@ -9,12 +10,15 @@ from unweave.scores.problem import Runs
 
 
 def prompt_records(
-    problem: Runs, circuit: Float[Tensor, " batch"] | None = None
+    problem: Runs,
+    circuit: Float[Tensor, " batch"] | None = None,
+    details: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """Texts, answers, tokens and named positions of every prompt.
 
     Args:
         circuit: A circuit's metric on each prompt, to set beside the model's.
+        details: By number of a prompt, what else is known about it (`prompt_details`).
     """
     batch, model = problem.batch, problem.model
     readout, tokens = batch.readout, batch.clean.tokens
@@ -43,4 +47,5 @@ def prompt_records(
                 "circuit": float(circuit[i]),
                 "ablated": float(problem.reference.empty[i]),
             }
+        rows[-1] |= (details or {}).get(i, {})
     return rows

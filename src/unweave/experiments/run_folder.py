@@ -6,7 +6,9 @@ edges.safetensors      scores of every edge, of a run that searched edges
 patterns.safetensors   attention patterns of the circuit's heads on one prompt
 run.json               specification, versions, prompts, rounds, verdict
 circuit.json           the circuit
+explain.json           what each node does, with every measurement
 evaluation.json        what `unweave evaluate` adds
+paths.json             what `unweave paths` adds
 
 Every file is written whole or not at all, so that a run can go on from its folder. While a run is
 under way its folder is locked.
@@ -31,12 +33,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unweave.circuits import Circuit, EdgeScores, Scores
+from unweave.circuits import Circuit, EdgeScores, NodeSummary, Scores
 from unweave.errors import UnweaveError
 from unweave.experiments.edge_files import check_edge, read_edge_scores
 from unweave.experiments.files import BROKEN, plain, read_json, write_json, write_whole
 from unweave.experiments.locking import check_out, entries, locked
-from unweave.experiments.schema import CIRCUIT, EVALUATION, RUN, check_file
+from unweave.experiments.schema import CIRCUIT, EVALUATION, PATHS, RUN, check_file
 from unweave.experiments.specification import Specification
 from unweave.search.search import SavedState
 from unweave.sites import parse
@@ -141,6 +143,9 @@ class RunFolder:
         tensors = {name: value.cpu() for name, value in patterns.items()}
         write_whole(self.path / "patterns.safetensors", lambda path: save_file(tensors, path))
 
+    def save_explanation(self, explanation: Json) -> None:
+        write_json(self.path / "explain.json", explanation)
+
     def load(self) -> dict[str, Any] | None:
         """The state of the search of an interrupted run."""
         return self._saved().get("search")
@@ -242,6 +247,7 @@ class Run:
         found: circuit.json, with what it says about each node and edge.
         patterns: By head, its attention on the first held-out prompts.
         edge_scores: Of every edge; None when edges were not searched.
+        paths: paths.json; empty where they were not asked for.
     """
 
     folder: Path
@@ -252,6 +258,7 @@ class Run:
     evaluation: Json = field(default_factory=dict)
     patterns: Mapping[str, Float[Tensor, "prompt query key"]] = field(default_factory=dict)
     edge_scores: EdgeScores | None = None
+    paths: Json = field(default_factory=dict)
 
     @property
     def specification(self) -> Specification:
@@ -295,7 +302,27 @@ def read_run(folder: Path) -> Run:
         read_evaluation(folder / "evaluation.json"),
         _patterns(folder / "patterns.safetensors"),
         read_edge_scores(folder / "edges.safetensors"),
+        _paths(folder / "paths.json"),
     )
+
+
+def save_explanation(
+    run: Run, explanation: Json, summary: Json, summaries: Mapping[str, NodeSummary]
+) -> None:
+    """Adds what each node does to a finished run.
+
+    Args:
+        explanation: Every measurement, for explain.json.
+        summary: Roles and sentences, for run.json.
+        summaries: The same by node, for circuit.json.
+    """
+    write_json(run.folder / "explain.json", explanation)
+    nodes = [
+        node | (summaries[node["site"]].to_json() if node["site"] in summaries else {})
+        for node in run.found["nodes"]
+    ]
+    write_json(run.folder / "circuit.json", {**run.found, "nodes": nodes})
+    write_json(run.folder / "run.json", {**run.record, "explanation": summary})
 
 
 def _read_circuit(path: Path) -> tuple[Circuit, dict[str, Any]]:
@@ -312,6 +339,19 @@ def _read_circuit(path: Path) -> tuple[Circuit, dict[str, Any]]:
     except UnweaveError as error:
         raise UnweaveError(f"{path} is broken ({error}): {_AGAIN}") from error
     return circuit, listed
+
+
+def save_paths(run: Run, record: Json) -> None:
+    """Adds the strongest paths to a finished run."""
+    write_json(run.folder / "paths.json", record)
+
+
+def _paths(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    found = read_json(path, "paths.json of unweave paths")
+    check_file(path, found, PATHS, "delete it, and run unweave paths again")
+    return found
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:

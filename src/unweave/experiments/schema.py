@@ -126,12 +126,16 @@ def curve(value: Any, where: str) -> None:
             _fail(value[name], f"{where}.{name}", f"{len(value['sizes'])} numbers, one for a size")
 
 
+_WORD = fields({"text": text, "score": number}, ("text",))
+_WORDS = fields({"text": text, "target": text, "metric": number, "words": each(_WORD)}, ("words",))
 _PROMPT = fields(
     {
         **dict.fromkeys(("clean", "corrupted"), text),
         **dict.fromkeys(("answers", "distractors", "tokens"), _NAMES),
         "positions": named(whole),
         "metric": named(number),
+        "words": _WORDS,
+        "effects": named(number),
     }
 )
 _ROUND = fields(
@@ -158,7 +162,28 @@ _FAITHFULNESS = named(
 )
 _COMPLETENESS = fields({"mean_gap": number, "worst_gap": number, "knockouts": _KNOCKOUTS})
 _MINIMALITY = fields({"effects": named(number), "idle": _NAMES, "prompts": whole})
-_WORD = fields({"text": text, "score": number}, ("text",))
+
+
+def whether(value: Any, where: str) -> None:
+    """Yes or no; null for what could not be tested."""
+    if value is not None and not isinstance(value, bool):
+        _fail(value, where, "true or false")
+
+
+_CHECK = fields({"role": text, "says": text, "held": whether}, ("role", "says"))
+EXPLANATION = fields(
+    {
+        "prompts": whole,
+        "passes": number,
+        "reason": text,
+        "nodes": each(
+            fields(
+                {"node": text, "roles": _NAMES, "sentence": text, "checks": each(_CHECK)},
+                ("node", "roles", "sentence"),
+            )
+        ),
+    }
+)
 
 RUN = fields(
     {
@@ -177,9 +202,7 @@ RUN = fields(
         "edge_rounds": each(_ROUND),
         "level": text,
         "summary": named(number),
-        "words": fields(
-            {"text": text, "target": text, "metric": number, "words": each(_WORD)}, ("words",)
-        ),
+        "words": _WORDS,
         "nodes_total": whole,
         "shape": named(anything),
         "seconds": named(amount),
@@ -195,13 +218,31 @@ RUN = fields(
             }
         ),
         "overshoot": each(fields({"site": text, "effect": number})),
-        "paths": each(fields({"path": _NAMES, "share": number})),
+        "explanation": EXPLANATION,
     }
+)
+
+_PATH = fields(
+    {
+        "path": _NAMES,
+        **dict.fromkeys(("share", "measured"), number),
+        **dict.fromkeys(("interval", "measured_interval"), _PAIR),
+    },
+    ("path",),
+)
+PATHS = fields(
+    {
+        **dict.fromkeys(("prompts", "expanded", "known"), whole),
+        **dict.fromkeys(("ablation", "metric"), text),
+        **dict.fromkeys(("total", "error", "left", "left_after_all"), number),
+        "paths": each(_PATH),
+    },
+    ("prompts", "paths"),
 )
 
 _NODE = fields(
     {
-        **dict.fromkeys(("site", "group", "sentence"), text),
+        **dict.fromkeys(("site", "group", "sentence", "at"), text),
         **dict.fromkeys(("score", "effect", "frequency"), number),
         "interval": _PAIR,
         **dict.fromkeys(("swaps", "roles"), _NAMES),

@@ -57,6 +57,10 @@ class SharedFolder(RunFolder):
         if ranks().first:
             super().save_scores(scores)
 
+    def save_explanation(self, explanation: Json) -> None:
+        if ranks().first:
+            super().save_explanation(explanation)
+
     def load(self) -> dict[str, Any] | None:
         return on_first(super().load)
 

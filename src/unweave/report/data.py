@@ -67,7 +67,9 @@ def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
             **_some(record, "command", "created", "seed", "versions", "options", "accuracy"),
             **_some(record, "metric", "seconds", "forwards", "elimination", "summary"),
             "curve": record.get("curve") or record.get("edge_curve"),
-            **_some(record, "verdict", "overshoot", "paths", "words"),
+            **_some(record, "verdict", "overshoot", "words"),
+            "paths": run.paths,
+            "explained": _some(record.get("explanation") or {}, "prompts", "passes", "reason"),
             "level": run.circuit.level,
             "counted": _counted(run),
             "total": record.get("nodes_total") or run.circuit.total or len(run.ranking),
@@ -114,6 +116,7 @@ def _commands(run: ShownRun) -> dict[str, str]:
     return {
         "evaluate": shlex.join(["unweave", "evaluate", folder]),
         "explain": shlex.join(["unweave", "explain", folder]),
+        "paths": shlex.join(["unweave", "paths", folder]),
         # Into another folder: discover does not write into one that holds a run.
         "discover": shlex.join(["unweave", "discover", run.about("task"), "--out", f"{folder}-2"]),
         "attribute": shlex.join(["unweave", "attribute", "--model", run.about("model")]),
@@ -153,7 +156,9 @@ def _nodes(run: ShownRun, found: NodeLayout) -> dict[str, Any]:
                 "score": short(run.score(site)),
                 "spread": short(spread.get(site)),
                 "effect": short(falls.get(site)),
-                **_some(facts, "interval", "group", "frequency", "swaps", "roles", "sentence"),
+                **_some(
+                    facts, "interval", "group", "frequency", "swaps", "roles", "sentence", "at"
+                ),
             }
         )
     columns: dict[str, Any] = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}

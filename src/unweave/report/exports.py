@@ -64,10 +64,10 @@ def _pairs(run: ShownRun) -> dict[tuple[str, str], float]:
 def neuronpedia(run: ShownRun) -> str:
     """An attribution graph: circuit nodes and the metric, linked by relevance.
 
-    A node stands at its position of the example prompt. The format has no node for all positions: a
-    head stands where it attends most to another token than itself and the first, anything else at
-    the last token, and its label says that it acts everywhere. The metric is the logit node above
-    the last layer.
+    A node stands at its position of the example prompt. The format has no node for all positions:
+    such a node stands where it matters, if the circuit was explained. Else a head stands where it
+    attends most to another token than itself and the first, and anything else at the last token.
+    Its label says that it acts everywhere. The metric is the logit node above the last layer.
     """
     prompt = run.example
     tokens = [str(token) for token in prompt.get("tokens") or []]
@@ -165,6 +165,8 @@ def _where(run: ShownRun, node: str, last: int) -> int:
     """The token of the example prompt that a node is drawn at."""
     site = parse(node)
     index = context_index(site.position, run.example)
+    if index is None and site.position is None:
+        index = context_index(run.facts.get(node, {}).get("at") or None, run.example)
     if index is not None:
         return index
     found = run.patterns.get(str(site.at(None)))

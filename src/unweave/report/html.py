@@ -36,6 +36,7 @@ SCRIPTS = (
     "picture.js",
     "detail.js",
     "nodes.js",
+    "paths.js",
     "heatmap.js",
     "panels.js",
     "verdict.js",
@@ -50,6 +51,7 @@ _SHARES = (1.0, 0.5, 0.2, 0.05, 0.0)  # of the room for what can be large, until
 _RUN_SECTIONS = (
     ("verdict", "Verdict"),
     ("circuit", "Circuit"),
+    ("paths", "Paths"),
     ("nodes", "Nodes"),
     ("prompts", "Prompts"),
     ("faithfulness", "Faithfulness"),
@@ -130,7 +132,7 @@ def _page(runs: Sequence[ShownRun], room: Room) -> str:
             title=names[0] if one else f"{len(runs)} circuits: {', '.join(names)}",
             subtitle=_subtitle(runs),
             policy=policy([library, script], [style, *library_styles(library)]),
-            sections=_RUN_SECTIONS if one else _COMPARE_SECTIONS,
+            sections=_sections(data[0]) if one else _COMPARE_SECTIONS,
             runs=[_facts(run, found) for run, found in zip(runs, data, strict=True)],
             style=Markup(style),
             data=Markup(script_json({"runs": data})),
@@ -138,6 +140,11 @@ def _page(runs: Sequence[ShownRun], room: Room) -> str:
             script=Markup(script),
         )
     )
+
+
+def _sections(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Paths have a section once they were asked for."""
+    return [section for section in _RUN_SECTIONS if section[0] != "paths" or found["paths"]]
 
 
 def _subtitle(runs: Sequence[ShownRun]) -> str:
@@ -168,6 +175,8 @@ def _facts(run: ShownRun, found: Mapping[str, Any]) -> dict[str, Any]:
         "settings": _flat({"seed": record.get("seed"), **(record.get("options") or {})}),
         "provenance": [*about, ("created", _text(record.get("created"))), *versions],
         "left_out": found["left_out"],
+        "paths": bool(found["paths"]),
+        "paths_command": found["commands"]["paths"],
         "nodes": run.circuit.nodes,
     }
 

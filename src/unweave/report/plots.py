@@ -92,8 +92,9 @@ def _missing(run: ShownRun, what: str) -> UnweaveError:
 def _faithfulness(run: ShownRun, axes: "Axes", look: Look) -> None:
     evaluation, drawn = run.evaluation, False
     curve = (evaluation.get("curves") or {}).get(evaluation.get("ablation"))
-    count = evaluation.get("prompts") if curve else (run.record.get("curve") or {}).get("prompts")
-    curve = curve or run.record.get("curve") or {}
+    own = run.record.get("curve") or run.record.get("edge_curve") or {}
+    count = evaluation.get("prompts") if curve else own.get("prompts")
+    curve = curve or own
     if curve.get("sizes"):
         label = f"{_short(run.about('method'))}{_on(count)}"
         axes.plot(*_points(curve["sizes"], curve["faithfulness"]), label=label)
@@ -123,9 +124,10 @@ def _faithfulness(run: ShownRun, axes: "Axes", look: Look) -> None:
         raise _missing(run, "curve")
     if math.isfinite(run.circuit.faithfulness):
         label = f"circuit{_on(run.held_out)}"
-        axes.plot(run.circuit.size, run.circuit.faithfulness, "o", color="black", label=label)
+        size = len(run.circuit.edges) if run.circuit.level == "edge" else run.circuit.size
+        axes.plot(size, run.circuit.faithfulness, "o", color="black", label=label)
     axes.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
-    axes.set(xlabel="nodes in the circuit", ylabel="faithfulness")
+    axes.set(xlabel=f"{run.circuit.level}s in the circuit", ylabel="faithfulness")
     axes.set_ylim(*_range(axes.get_ylim()))
     axes.legend()
 

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ def prompts(run: ShownRun, split: str, room: int) -> tuple[dict[str, Any], str]:
     """
     found = run.prompts(split)
     metrics = [_metric(prompt) for prompt in found]
-    order = sorted(range(len(found)), key=lambda i: (i != 0, -_gap(metrics[i])))
+    order = _worst_first(found)
     shown, scores = [], _scores(run) if split == "discover" else []
     for i in order:
         record = {key: found[i][key] for key in KEYS if found[i].get(key)}
@@ -41,6 +41,13 @@ def prompts(run: ShownRun, split: str, room: int) -> tuple[dict[str, Any], str]:
     missing = len(found) - len(shown)
     name = "discovery" if split == "discover" else "held-out"
     return data, f"the texts of {missing} of {len(found)} {name} prompts" if missing else ""
+
+
+def _worst_first(found: Sequence[Json]) -> list[int]:
+    """The first prompt, then those in detail, then those where the circuit is farthest off."""
+    gaps = [_gap(_metric(prompt)) for prompt in found]
+    detailed = [bool(prompt.get("effects")) for prompt in found]
+    return sorted(range(len(found)), key=lambda i: (i != 0, not detailed[i], -gaps[i]))
 
 
 def _index(record: Mapping[str, Any]) -> int:
@@ -76,30 +83,39 @@ def _scores(run: ShownRun) -> list[list[float]]:
 def patterns(run: ShownRun, room: int) -> tuple[dict[str, Any], str]:
     """Attention as one byte an entry: of each prompt the first nodes' heads, while they fit.
 
+    Prompts come in the order of `prompts`, so that those with a text come first.
+
     Returns:
-        Tokens of the example prompt; by head, a text for each prompt; what was left out.
+        Tokens of the example prompt; by head, a text for each prompt (None: left out); what was
+        left out.
     """
-    tokens = [_tokens(prompt) for prompt in run.prompts("evaluate")]
-    tokens = tokens or [_tokens(run.example)]
+    found = run.prompts("evaluate") or [run.example]
     heads = dict.fromkeys(site.partition("@")[0] for site in run.ranking)
     wanted = [head for head in heads if head in run.patterns]
-    data: dict[str, list[str]] = {head: [] for head in wanted}
+    data: dict[str, list[str | None]] = {head: [None] * len(found) for head in wanted}
     kept = every = 0
-    for i, words in enumerate(tokens):
+    for i in _worst_first(found):
+        words = _tokens(found[i])
         for head in wanted:
             pattern = _of_prompt(run.patterns[head], i, len(words))
             if pattern is None:
                 continue
             every += 1
             room -= pattern.numel()
-            if room >= 0 and len(data[head]) == i:
-                data[head].append(_bytes(pattern))
+            if room >= 0:
+                data[head][i] = _bytes(pattern)
                 kept += 1
     note = f"attention: {every - kept} of {every} patterns" if kept < every else ""
     return {
-        "tokens": tokens[0],
-        "data": {head: found for head, found in data.items() if found},
+        "tokens": _tokens(found[0]),
+        "data": {head: _cut(texts) for head, texts in data.items() if any(texts)},
     }, note
+
+
+def _cut(texts: list[str | None]) -> list[str | None]:
+    """Without what is missing at the end."""
+    last = max(i for i, text in enumerate(texts) if text)
+    return texts[: last + 1]
 
 
 def _tokens(prompt: Json) -> list[str]:

@@ -145,7 +145,9 @@ def _figures(subject: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, int | float) else "–"
+    if not isinstance(value, int | float):
+        return "–"
+    return "0" if abs(value) < 5e-5 else f"{value:.3g}"  # below that it is rounding
 
 
 def _percent(value: Any) -> str:

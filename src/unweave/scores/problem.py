@@ -151,7 +151,7 @@ class Problem(Runs[Site]):
         """The whole model, nothing ablated, and the empty circuit."""
         return Reference(self._circuits([()], ())[0], self.metric([()])[0])
 
-    def select(self, examples: slice) -> "Problem":
+    def select(self, examples: slice | Int[Tensor, " n"]) -> "Problem":
         """The problem on a part of its prompts."""
         batch, ablation = self.batch.select(examples), self.ablation.select(examples)
         return replace(self, batch=batch, ablation=ablation, draw=None)

@@ -17,8 +17,8 @@ from unweave.circuits import Scores
 from unweave.cost import metered
 from unweave.evaluation.circuit_sweep import circuit_sweep
 from unweave.evaluation.roc import PERCENTILES, roc
-from unweave.experiments.discover import forward_tokens
 from unweave.experiments.methods import Method, find_method
+from unweave.experiments.phases import forward_tokens
 from unweave.experiments.specification import Experiment
 from unweave.model.model import Model
 from unweave.options import Options

@@ -9,7 +9,7 @@ function patternOf(run, node, prompt) {
   const n = Math.round(Math.sqrt(bytes.length));
   const found = asList(run.prompts.evaluate.shown).find((p) => p.index === index);
   const tokens = asList(found && found.tokens).length === n ? found.tokens : run.patterns.tokens;
-  return {n, index, tokens, at: (q, k) => bytes[q * n + k] / 255};
+  return {n, index, tokens, positions: asMap(found && found.positions), at: (q, k) => bytes[q * n + k] / 255};
 }
 
 /** Fills the panel. view: {measure, prompt}; on: {select(i), attend({query, weights}), pinned()} */
@@ -32,14 +32,15 @@ function detail(host, run, net, node, view, on) {
     node.group ? ["group", show(node.group, 40)] : null,
     isNumber(node.frequency) ? ["in resampled circuits", percent(node.frequency)] : null,
     node.swaps.length ? ["can be replaced by", node.swaps.map((s) => show(s, 20)).join(", ")] : null,
-    node.roles.length ? ["role", node.roles.map((r) => show(r, 40)).join(", ")] : null,
+    node.sentence ? ["role", node.roles.map((r) => show(r, 40)).join(", ") || "unclear"] : node.roles.length ? ["role", node.roles.map((r) => show(r, 40)).join(", ")] : null,
     ...run.rounds.map((step, i) => [`round ${i + 1}`, (step.signed ? signed : num)(step.values[node.i]) + (step.signed ? " relevance" : " relevance, no sign")])
       .filter((row) => row[1][0] !== "–" && run.rounds.length > 1),
   ].filter(Boolean);
   host.replaceChildren(...[
     el("div", {class: "bar"}, el("h3", {}, el("bdi", {}, show(node.site))),
       el("button", {type: "button", onclick: () => on.select(-1)}, "Close")),
-    node.sentence ? el("p", {dir: "auto"}, show(node.sentence, 600)) : null,
+    node.sentence ? el("p", {dir: "auto", class: "told"}, show(node.sentence, 1200))
+      : node.inside && node.kind === "head" ? el("p", {class: "muted"}, run.explained.reason ? `Not explained: ${show(run.explained.reason, 300)}.` : ["Not explained yet: ", el("code", {}, show(run.commands.explain, 300))]) : null,
     el("dl", {class: "facts"}, facts.flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)])),
     pinPart(node, on),
     attentionPart(run, node, view, on),
@@ -98,13 +99,20 @@ function relevanceList(title, net, measure, wanted, other, on) {
 }
 
 function attentionPart(run, node, view, on) {
-  const pattern = patternOf(run, node, view.prompt);
-  if (!pattern) {
-    on.attend(null);
-    return node.kind === "head" ? el("p", {class: "muted"}, "No attention pattern was kept for this head.") : null;
-  }
+  const part = attentionOn(run, node, view.prompt, on.attend);
+  if (part) return part;
+  on.attend(null);
+  return node.kind === "head" ? el("p", {class: "muted"}, "No attention pattern was kept for this head.") : null;
+}
+
+/** The attention of a head on a prompt, with a choice of the query; null where none was kept. */
+function attentionOn(run, node, prompt, attend) {
+  const pattern = patternOf(run, node, prompt);
+  if (!pattern) return null;
   const tokens = pattern.tokens;
-  const own = node.position === null ? null : run.positions[node.position].index;
+  // Where the node is, or where it matters; else where it looks most.
+  const label = node.matters ? pattern.positions[node.matters] : null;
+  const own = node.position === null ? (isNumber(label) && label < 0 ? pattern.n + label : label) : run.positions[node.position].index;
   const first = isNumber(own) && own < pattern.n ? own : telling(pattern);
   const pick = el("select", {}, tokens.map((t, q) => el("option", {value: q, selected: q === first}, `${q} ${show(t, 24)}`)));
   const told = el("p", {class: "muted", "aria-live": "polite"});
@@ -116,12 +124,12 @@ function attentionPart(run, node, view, on) {
     told.replaceChildren("looks at ", ...best.flatMap(([w, k], i) => [i ? ", " : "", el("bdi", {class: "tok"}, show(tokens[k], 20)), ` ${percent(w)}`]));
     picture.querySelectorAll("[data-q]").forEach((line) => line.classList.toggle("query", Number(line.dataset.q) === q));
     // The graph's tokens are those of the example prompt.
-    on.attend(pattern.index === 0 ? {query: q, weights} : null);
+    attend(pattern.index === 0 ? {query: q, weights} : null);
   };
   pick.addEventListener("change", mark);
   onWidth(picture, (width) => { picture.replaceChildren(patternPicture(tokens, pattern, width, (q) => { pick.value = q; mark(); })); mark(); });
   mark();
-  const other = view.prompt && pattern.index !== view.prompt ? ` (of prompt ${view.prompt + 1} none was kept)` : "";
+  const other = prompt && pattern.index !== prompt ? ` (of prompt ${prompt + 1} none was kept)` : "";
   return el("section", {}, el("h4", {}, `Attention on held-out prompt ${pattern.index + 1}`, el("small", {}, other)),
     el("label", {class: "pick"}, "from token ", pick), told, picture);
 }

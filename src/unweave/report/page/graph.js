@@ -9,7 +9,7 @@ function network(run) {
     i, site, kind: of("kind", i), row: of("row", i), unit: of("unit", i), position: of("position", i),
     score: of("score", i), spread: of("spread", i), effect: of("effect", i), interval: of("interval", i),
     group: of("group", i), frequency: of("frequency", i), swaps: asList(of("swaps", i)), roles: asList(of("roles", i)).map(String),
-    sentence: of("sentence", i), inside: i < run.size,
+    sentence: of("sentence", i), matters: of("at", i), inside: i < run.size,
   }));
   const pairs = {};
   for (const [measure, {targets, values}] of Object.entries(run.pairs)) {
@@ -42,17 +42,18 @@ function faithfulnessAt(run, n) {
 
 /**
  * Draws the graph. Returns {set(changes), select(i, focus), attend(weights), redraw()}.
- * state: n nodes; chosen node; size: "effect" or "score"; columns: "head" or "role"; relevance: a
- * measure or null; count of relevance lines; path: a list of ends to mark.
+ * state: n nodes; chosen node; size: "effect" or "score"; columns: "head" or "role"; colours: "sign"
+ * or "role"; hidden: roles whose nodes are not shown; relevance: a measure or null; count of
+ * relevance lines; path: a list of ends to mark.
  * on: {select(node)}
  */
 function circuitGraph(host, run, net, on, start = {}) {
-  const state = {n: run.size, chosen: -1, size: sizes(net)[0], columns: "head", relevance: null, count: 60, path: [], attention: null, ...start};
+  const state = {n: run.size, chosen: -1, size: sizes(net)[0], columns: "head", colours: "sign", hidden: new Set(), relevance: null, count: 60, path: [], attention: null, ...start};
   let parts = null, width = 0;
   onWidth(host, (w) => draw((width = w)));
   return {
     set(changes) {
-      const whole = ["size", "columns"].some((key) => key in changes && changes[key] !== state[key]);
+      const whole = ["size", "columns", "colours"].some((key) => key in changes && changes[key] !== state[key]);
       Object.assign(state, changes);
       if (whole) draw(width); else update();
     },
@@ -94,7 +95,7 @@ function circuitGraph(host, run, net, on, start = {}) {
     const role = node.roles.length ? `, ${node.roles.join(", ")}` : "";
     const told = `${show(node.site)}, order ${node.i + 1}, ${isNumber(node.effect) ? `effect ${signed(node.effect)}, ` : ""}score ${signed(node.score)}${show(role)}${node.inside ? ", in the circuit" : ""}`;
     return svg("g", {
-      class: `node ${sign(value)}${isNumber(value) ? "" : " unknown"}`, role: "option", tabindex: -1, "data-i": node.i,
+      class: `node ${sign(value)}${isNumber(value) ? "" : " unknown"}${state.colours === "role" ? ` by-role ${roleClass(net, node)}` : ""}`, role: "option", tabindex: -1, "data-i": node.i,
       "aria-label": told, "aria-selected": "false", transform: `translate(${at[0]},${at[1]})`,
       onclick: () => select(node.i, true),
     }, svg("title", {}, told), svg("circle", {class: "halo", r: r + 4}), shape, ports(node, r),
@@ -120,7 +121,10 @@ function circuitGraph(host, run, net, on, start = {}) {
     if (next) next.focus();
   }
 
-  function visible(i) { return i < state.n || (pins.has(net.nodes[i].site) && net.nodes[i].row !== null); }
+  function visible(i) {
+    if (pins.has(net.nodes[i].site)) return net.nodes[i].row !== null;
+    return i < state.n && !state.hidden.has(net.nodes[i].roles[0] || "");
+  }
 
   function update() {
     if (!parts) return;
@@ -223,6 +227,11 @@ function circuitGraph(host, run, net, on, start = {}) {
 
 const PORTS = {q: -1, k: 0, v: 1};
 
+/** The colour of a node's first role; roles past the palette, and none, share a grey. Orange is kept
+ * for the ring of nodes below 0. */
+const ROLE_COLOURS = ["s0", "s2", "s3", "s4", "s5", "s7", "s8", "s9", "s10", "s11"];
+const roleClass = (net, node) => ROLE_COLOURS[net.roles.indexOf(node.roles[0])] || "s6";
+
 /** What size and colour of a node can stand for, the best first. */
 const sizes = (net) => (net.largest.effect ? ["effect", "score"] : ["score"]);
 
@@ -237,11 +246,19 @@ const NODE_COLOURS = {
   score: ["the node raises the metric (score above 0)", "lowers it (score below 0)"],
 };
 
+const NODE_RINGS = {effect: "faithfulness rises without the node", score: "the node lowers the metric (score below 0)"};
+
 /** What colours and lines mean in this view. */
-function graphLegend(host, run, net, {size, relevance}) {
+function graphLegend(host, run, net, {size, relevance, colours, hidden}, toggle) {
   const key = (kind, text) => el("span", {}, el("i", {class: kind}), text);
   const [up, down] = NODE_COLOURS[size];
-  const keys = [key("pos", up), key("neg", down), key("look", "attention of the chosen head")];
+  const keys = [...(colours === "role" ? [key("ring", `orange ring: ${NODE_RINGS[size]}`)] : [key("pos", up), key("neg", down)]), key("look", "attention of the chosen head")];
+  if (net.roles.length) {
+    const many = (role) => net.nodes.filter((n) => n.inside && (n.roles[0] || "") === role).length;
+    keys.unshift(el("ul", {class: "legend roles", "aria-label": "Roles; a node with several stands under its first"}, [...net.roles, ""].filter((role) => role || many("")).map((role) => el("li", {},
+      el("button", {type: "button", class: `key ${colours === "role" ? roleClass(net, {roles: [role]}) : "s6"}`, "aria-pressed": String(!hidden.has(role)), title: "Hide or show the nodes with this role",
+        onclick: () => toggle(role)}, `${show(role, 30) || "no role"} (${many(role)})`)))));
+  }
   if (net.edges.length) {
     const by = net.edges.some((e) => isNumber(e.effect)) ? "effect: faithfulness falls (blue) or rises (orange) without it" : "score";
     keys.push(key("line", `edges of the circuit, tested by runs, into the reader's q, k or v; width and colour by ${by}`));

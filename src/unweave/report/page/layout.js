@@ -26,7 +26,7 @@ function place(run, net, width, view) {
   const tokens = asList(run.patterns.tokens);
   const words = at ? run.positions.map((p) => tokenAt(run, p.index)) : tokens;
   const gap = (width - left - right) / Math.max(1, words.length);
-  const below = base + 34;
+  const below = base + 40;
   return {
     left, right, top, step, wide, columns, at_positions: at, arranged, roles: net.roles, base, words, gap,
     labels: at ? 40 : 60,
@@ -73,7 +73,7 @@ function scenery(run, layout, width) {
       g.append(svg("line", {class: "border", x1: x, x2: x, y1: layout.top, y2: layout.base + 10}));
     }
     if (names.length > 24 && c % Math.ceil(names.length / 16)) return;
-    g.append(svg("text", {x: layout.column(c), y: layout.base + 18, "text-anchor": "middle"}, name));
+    g.append(svg("text", {x: layout.column(c), y: layout.base + 24, "text-anchor": "middle"}, name));
   });
   layout.words.forEach((word, k) => g.append(tokenMark(word, k, layout)));
   return g;
@@ -92,7 +92,7 @@ function columnNames(run, layout) {
 
 function tokenMark(word, k, layout) {
   const wide = layout.at_positions ? layout.wide : layout.gap;
-  const x = layout.left + (k + 0.5) * wide, y = layout.base + 38;
+  const x = layout.left + (k + 0.5) * wide, y = layout.base + 44;
   const tilt = wide < 52;
   return svg("g", {class: "token", transform: `translate(${x},${y})`},
     svg("rect", {x: -wide / 2 + 1, y: -4, width: Math.max(2, wide - 2), height: 6, rx: 3}),

@@ -3,11 +3,13 @@
 function runPage(run) {
   const net = network(run), total = net.nodes.length;
   const measures = ["share", "ratio", "signed"].filter((m) => net.pairs[m]).concat(Object.keys(net.pairs).filter((m) => !MEASURES[m]));
-  const choices = {size: sizes(net), columns: net.roles.length ? ["head", "role"] : ["head"], measure: measures};
+  const roles = net.roles.length > 0;
+  const choices = {size: sizes(net), columns: roles ? ["head", "role"] : ["head"], colours: roles ? ["role", "sign"] : ["sign"], measure: measures};
   const among = (key, wanted) => (choices[key].includes(wanted) ? wanted : choices[key][0]);
   const view = {
-    size: among("size", chosenView("size")), columns: among("columns", chosenView("columns")), measure: among("measure", chosenView("measure")),
+    size: among("size", chosenView("size")), columns: among("columns", chosenView("columns")), colours: among("colours", chosenView("colours")), measure: among("measure", chosenView("measure")),
     relevance: chosenView("relevance") === "1" && measures.length > 0, count: clamp(Number(chosenView("lines", "60")) || 0, 0, 300), prompt: 0,
+    hidden: new Set(chosenView("hide", "").split("|").filter((role) => net.roles.includes(role) || role === "no role").map((role) => (role === "no role" ? "" : role))),
   };
   const found = Math.min(total, run.size || Math.min(10, total));
   const curve = faithfulnessPanel(byId("faithfulness-plot"), run);
@@ -23,11 +25,17 @@ function runPage(run) {
       if (scroll) byId("circuit").scrollIntoView({block: "start"});
     },
     prompt(index) { view.prompt = index; tell(); },
+    chosen: () => chosen,
   };
-  const drawing = () => ({size: view.size, columns: view.columns, relevance: view.relevance ? view.measure : null, count: view.count});
-  const graph = circuitGraph(byId("graph"), run, net, {select(node) { chosen = node; keep("node", node && node.site); tell(); }}, drawing());
+  const drawing = () => ({size: view.size, columns: view.columns, colours: view.colours, hidden: view.hidden, relevance: view.relevance ? view.measure : null, count: view.count});
+  const graph = circuitGraph(byId("graph"), run, net, {select(node) { chosen = node; keep("node", node && node.site); tell(); followHead(node); }}, drawing());
   const tell = () => detail(panel, run, net, chosen, view, on);
-  const redraw = () => { graph.set(drawing()); graphLegend(byId("graph-legend"), run, net, drawing()); };
+  const toggle = (role) => {
+    if (!view.hidden.delete(role)) view.hidden.add(role);
+    keep("hide", [...view.hidden].map((name) => name || "no role").join("|"));
+    redraw();
+  };
+  const redraw = () => { graph.set(drawing()); graphLegend(byId("graph-legend"), run, net, drawing(), toggle); };
 
   slider.max = total;
   slider.value = clamp(Number(chosenView("n", found)), 0, total);
@@ -49,7 +57,7 @@ function runPage(run) {
   resize();
   redraw();
   pinList(byId("pins"), net, on);
-  pathList(byId("paths"), run, net, (path) => graph.set({path}));
+  if (byId("paths-table")) pathsPanel(byId("paths-table"), run, net, (path) => graph.set({path}));
   pictureButtons(byId("picture-buttons"), byId("graph"));
   if (!total) byId("graph").append(el("p", {class: "empty"}, "The circuit is empty, and no scores were kept."));
   verdictPanel(byId("verdict-plot"), run);
@@ -67,7 +75,7 @@ function runPage(run) {
 
 /** The controls above the graph. */
 function wireChoices(run, net, view, choices, change, on) {
-  const names = {effect: "effect", score: "score", head: run.positions.length ? "position" : "head", role: "role"};
+  const names = {effect: "effect", score: "score", head: run.positions.length ? "layer and position" : "layer and head", role: "role", sign: "sign"};
   const wire = (id, key) => {
     const pick = byId(id);
     pick.replaceChildren(...choices[key].map((m) => el("option", {value: m, selected: m === view[key]}, names[m] || show(m, 20))));
@@ -76,6 +84,7 @@ function wireChoices(run, net, view, choices, change, on) {
     return pick;
   };
   wire("size-by", "size").title = choices.size.includes("effect") ? "" : `No effects were measured: ${run.commands.evaluate}`;
+  wire("colour-by", "colours").title = choices.colours.includes("role") ? "" : `No roles are known: ${run.commands.explain}`;
   wire("arrange", "columns").title = choices.columns.includes("role") ? "" : `No roles are known: ${run.commands.explain}`;
   const pick = wire("measure", "measure"), box = byId("relevance"), lines = byId("edges");
   const gate = () => { pick.disabled = lines.disabled = !view.relevance; };
@@ -94,29 +103,6 @@ function wireChoices(run, net, view, choices, change, on) {
     find.setAttribute("aria-invalid", String(i < 0 && text !== ""));
     if (i >= 0) on.select(i);
   });
-}
-
-/** The strongest paths from tokens to the logits; one that is chosen is marked in the graph. */
-function pathList(host, run, net, mark) {
-  const paths = asList(run.paths).filter((p) => asList(p.path).length > 1);
-  if (!paths.length) return host.replaceChildren();
-  const index = new Map(net.nodes.map((n) => [n.site, n.i])), most = Math.max(...paths.map((p) => Math.abs(p.share) || 0)) || 1;
-  const ends = (path) => path.map((text, k) => {
-    const [, site, branch] = /^(.*?)(?:<([qkv])>)?$/.exec(text);
-    if (site === "logits") return {at: LOGITS};
-    if (index.has(site)) return {at: index.get(site), branch};
-    const place = run.prompts.evaluate.shown.concat(run.prompts.discover.shown)[0];
-    const position = asMap(place && place.positions)[site.split("@")[1]];
-    return k === 0 ? {at: INPUT, ...(isNumber(position) ? {token: position < 0 ? place.tokens.length + position : position} : {})} : null;
-  });
-  let chosen = -1;
-  const rows = paths.map((p, k) => el("li", {}, el("button", {type: "button", class: "line path", "aria-pressed": "false", onclick() {
-    chosen = chosen === k ? -1 : k;
-    rows.forEach((row, j) => row.firstChild.setAttribute("aria-pressed", String(j === chosen)));
-    const drawn = ends(p.path);
-    mark(chosen === k && !drawn.includes(null) ? drawn : []);
-  }}, el("bdi", {}, p.path.map((t) => show(t, 24)).join(" → ")), meter(p.share, most), el("span", {class: "value"}, percent(p.share)))));
-  host.replaceChildren(el("h4", {}, "Paths ", el("small", {}, "share of the metric that each carries; choose one to see it in the graph")), el("ul", {class: "nodes"}, rows));
 }
 
 wireTheme();

@@ -32,7 +32,7 @@ function promptsPanel(host, run, net, on) {
     keep("split", pick.value);
     keep("prompt", row.index);
     list.querySelectorAll("tr[data-index]").forEach((tr) => tr.classList.toggle("chosen", Number(tr.dataset.index) === row.index));
-    promptDetail(one, run, net, row, pick.value);
+    promptDetail(one, run, net, row, pick.value, on.chosen());
     on.prompt(pick.value === "evaluate" ? row.index : 0);
   };
   const restart = (wanted) => {
@@ -40,7 +40,7 @@ function promptsPanel(host, run, net, on) {
     promptTable(list, run, rows, pick.value, choose);
     scatterPart(scatter, run, rows, choose);
     if (rows[wanted]) choose(rows[wanted]);
-    else promptDetail(one, run, net, rows[0], pick.value);
+    else promptDetail(one, run, net, rows[0], pick.value, on.chosen());
   };
   pick.addEventListener("change", () => { keep("prompt", null); keep("split", pick.value); restart(-1); });
   restart(Number(chosenView("prompt", "-1")));
@@ -100,8 +100,8 @@ function scatterPart(host, run, rows, choose) {
 /** A text as one argument of a shell. */
 const shellQuoted = (text) => `'${String(text).replaceAll("'", "'\\''")}'`;
 
-/** One prompt: its tokens, words and nodes; attention follows in the graph's panel. */
-function promptDetail(host, run, net, row, split) {
+/** One prompt: its tokens, words, nodes, and the attention of a head: of the chosen one at first. */
+function promptDetail(host, run, net, row, split, chosen) {
   if (!row || !row.prompt) {
     host.replaceChildren(el("p", {class: "muted"}, "The text of this prompt was left out of the page; run.json holds it."));
     return;
@@ -113,9 +113,39 @@ function promptDetail(host, run, net, row, split) {
   const values = prompt.effects ? Object.entries(asMap(prompt.effects)) : asList(prompt.scores).map((v, i) => [net.nodes[i].site, v]);
   const sorted = sortedBy(values.filter(([, v]) => isNumber(v)), ([, v]) => Math.abs(v)).slice(0, 20);
   if (sorted.length) bars(nodes, `${prompt.effects ? "Effects" : "Scores"} of nodes on this prompt`, prompt.effects ? "effect" : "score", sorted);
-  else empty(nodes, split === "evaluate" ? "Nodes were scored on discovery prompts only: choose one of those to see its scores." : "Nodes were not scored on this prompt.");
+  else empty(nodes, split === "evaluate" ? detailedTold(run) : "Nodes were not scored on this prompt.");
   host.replaceChildren(el("h4", {}, `${split === "evaluate" ? "Held-out" : "Discovery"} prompt ${index + 1}`),
-    el("ol", {class: "prompts one"}, promptItem(prompt)), el("div", {class: "two"}, el("div", {}, el("h4", {}, "Words"), part), el("div", {}, el("h4", {}, "Nodes"), nodes)));
+    el("ol", {class: "prompts one"}, promptItem(prompt)), el("div", {class: "two"}, el("div", {}, el("h4", {}, "Words"), part),
+      el("div", {}, el("h4", {}, "Nodes", el("small", {}, prompt.effects ? " what the circuit's metric loses on this prompt without the node" : "")), nodes)),
+    split === "evaluate" ? promptAttention(run, net, index, chosen) : "");
+}
+
+/** Which held-out prompts words and effects are known for. */
+function detailedTold(run) {
+  const many = run.prompts.evaluate.shown.filter((p) => p.effects).length;
+  return many ? `Effects of nodes were measured on ${many} of ${run.prompts.evaluate.total} held-out prompts: the first, and those where the circuit is farthest from the model (the largest gaps above).`
+    : "Nodes were scored on discovery prompts only: choose one of those to see its scores.";
+}
+
+/** Attention on one held-out prompt, of any head of which it was kept. */
+function promptAttention(run, net, index, chosen) {
+  const heads = net.nodes.filter((n) => asList(asMap(run.patterns.data)[n.site.split("@")[0]])[index]);
+  if (!heads.length) return el("section", {}, el("h4", {}, "Attention"), el("p", {class: "muted"}, "The attention of this prompt was left out of the page, or was not kept."));
+  const first = heads.find((n) => chosen && n.site === chosen.site) || heads[0];
+  const pick = el("select", {}, heads.map((n) => el("option", {value: n.i, selected: n === first}, `${show(n.site, 30)}${n.roles.length ? `, ${show(n.roles[0], 30)}` : ""}`)));
+  const box = el("div");
+  const draw = () => box.replaceChildren(attentionOn(run, net.nodes[Number(pick.value)], index, () => {}));
+  pick.addEventListener("change", draw);
+  draw();
+  return el("section", {class: "attention-of-prompt"}, el("label", {class: "pick"}, "head ", pick), box);
+}
+
+/** The prompt's attention follows the head that is chosen in the graph, where it was kept. */
+function followHead(node) {
+  const pick = document.querySelector(".attention-of-prompt select");
+  if (!pick || !node || ![...pick.options].some((o) => o.value === String(node.i))) return;
+  pick.value = String(node.i);
+  pick.dispatchEvent(new Event("change"));
 }
 
 function promptItem(prompt) {

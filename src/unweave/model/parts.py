@@ -1,0 +1,105 @@
+"""One head, one MLP or the logits alone: what it puts out, given what each of its inputs reads."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unweave.model.algebra import Plain, normalise
+from unweave.model.model import Model
+from unweave.model.positions import Context, prepare
+from unweave.model.program import Inputs, attention, head, mlp
+from unweave.model.weights import Attention, Branch, Linear, Mlp, Norm
+from unweave.sites import HEAD_KINDS, Site
+
+Residual = Float[Tensor, "*lead position d_model"]
+Part = Callable[[Mapping[str, Residual]], Tensor]
+
+
+@dataclass(eq=False)
+class _OneHead(Plain):
+    """A run of one head's attention whose query, key and value each read a stream of their own."""
+
+    inputs: Mapping[str, Tensor]
+
+    def linear(self, x: Tensor, w: Linear, place: str) -> Tensor:
+        part = place.partition(".")[2]
+        return super().linear(self.inputs.get(part, x), w, place)
+
+
+def head_part(model: Model, inputs: Inputs, site: Site) -> Part:
+    """From what a head's q, k and v read ("q", "k", "v") to what it adds to the residual stream.
+
+    The bias of the output projection belongs to no head and is left out. The stream is that of one
+    batch, with any axes before it.
+    """
+    layer, unit = site.point.layer, site.unit
+    assert site.point.kind in HEAD_KINDS
+    assert unit is not None
+    stack = model.network.body
+    branch = _branch(model, layer, Attention)
+    whole = branch.body
+    assert isinstance(whole, Attention)
+    context = prepare(stack, inputs.mask, whole.out.weight.dtype)
+    one = _one_head(whole, unit)
+    scoring = context.scorings[whole]
+    bias = None if scoring.bias is None else scoring.bias[:, unit : unit + 1]
+    alone = Context({one: replace(scoring, bias=bias)}, context.rotary)
+
+    def part(streams: Mapping[str, Residual]) -> Residual:
+        normed = {name: _normed(x, branch.pre) for name, x in streams.items()}
+        x = normed["q"]
+        return attention(_OneHead(normed), one, x, x, alone, layer, "", cuts=False)
+
+    return part
+
+
+def mlp_part(model: Model, layer: int) -> Part:
+    """From what an MLP reads ("") to what it adds to the residual stream."""
+    branch = _branch(model, layer, Mlp)
+    body = branch.body
+    assert isinstance(body, Mlp)
+
+    def part(streams: Mapping[str, Residual]) -> Residual:
+        return mlp(Plain(), body, _normed(streams[""], branch.pre), layer, "")
+
+    return part
+
+
+def logits_part(model: Model) -> Callable[[Float[Tensor, "*lead d_model"]], Tensor]:
+    """From the last residual stream, at the positions that are read, to the logits there."""
+
+    def part(x: Float[Tensor, "*lead d_model"]) -> Float[Tensor, "*lead out"]:
+        return head(Plain(), model.network.head, _normed(x, model.network.body.norm))
+
+    return part
+
+
+def _branch(model: Model, layer: int, kind: type) -> Branch:
+    branches = model.network.body.blocks[layer].branches
+    return next(branch for branch in branches if isinstance(branch.body, kind))
+
+
+def _normed(x: Tensor, norm: Norm | None) -> Tensor:
+    return x if norm is None else normalise(x, norm)
+
+
+def _one_head(w: Attention, unit: int) -> Attention:
+    """The record of one head; heads that share a key keep it."""
+    shared = unit // (w.heads // w.kv_heads)
+
+    def rows(x: Linear, number: int) -> Linear:
+        return x.rows(torch.arange(number * w.d_head, (number + 1) * w.d_head))
+
+    out = Linear(w.out.matrix[:, unit * w.d_head : (unit + 1) * w.d_head])
+    return replace(
+        w,
+        q=rows(w.q, unit),
+        k=rows(w.k, shared),
+        v=rows(w.v, shared),
+        out=out,
+        heads=1,
+        kv_heads=1,
+    )
