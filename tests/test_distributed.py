@@ -15,6 +15,9 @@ from unweave import cli, distributed
 from unweave.circuits import Scores
 from unweave.distributed import Ranks, alone, joined, on_first, ranks, sharded
 from unweave.errors import UnweaveError
+from unweave.experiments.discover import discover
+from unweave.experiments.specification import Specification
+from unweave.model.loading import load
 
 DISCOVER = ["discover", "wired-induction", "-n", "6", "--held-out", "6"]
 DISCOVER += ["--ablation", "counterfactual", "-q"]
@@ -187,3 +190,14 @@ def test_a_short_command_is_the_first_process_s(
     monkeypatch.setenv("RANK", "0")
     assert cli.main(["methods"]) == 0
     assert "our default" in capsys.readouterr().out
+
+
+def test_edges_are_found_in_one_process() -> None:
+    model = load("wired-induction")
+    how = Specification("wired-induction", "wired-induction", level="edge")
+    token = distributed._ranks.set(Ranks(0, 2))
+    try:
+        with pytest.raises(UnweaveError, match="without torchrun"):
+            discover(model, "wired-induction", how)
+    finally:
+        distributed._ranks.reset(token)

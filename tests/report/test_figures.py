@@ -90,7 +90,7 @@ def test_facts_of_the_verdict(page: Any, folder: Path) -> None:
         assert shown == f"{again.num(value)} 95% {ends}, {told_on}"
     assert sum(found["prompts"] for found in kinds.values()) == files.circuit["prompts"]
     of = f"on {files.run['curve']['prompts']} held-out prompts"
-    assert dict(told)["CMD, CPR"].endswith(of)
+    assert dict(told)["curve gap, curve area"].endswith(of)
     assert dict(told)["size for 80% and 95%"].endswith(of)
     over = files.run["overshoot"][0]
     assert f"{over['site']} {again.signed(over['effect'])}" in dict(told)["above 1 because of"]

@@ -13,7 +13,7 @@ from unweave.cli import experiment_options as given
 from unweave.errors import UnweaveError
 
 if TYPE_CHECKING:
-    from unweave.experiments.compare import Comparison
+    from unweave.experiments.compare import Comparison, Loader
     from unweave.experiments.methods import Method
     from unweave.model.model import Model
 
@@ -66,14 +66,14 @@ def compare(
     model: given.Model = None,
     granularity: given.Granularity = "head",
     level: given.Level = "node",
+    seeds: Seeds = "0",
+    draws: Draws = 10,
     mlps: given.Mlps = None,
     ablation: given.Ablation = "mean",
+    protocol: Protocol = "curve",
     prompts: given.Prompts = None,
     held_out: given.HeldOut = None,
-    seeds: Seeds = "0",
     out: Out = None,
-    draws: Draws = 10,
-    protocol: Protocol = "curve",
     executor: Executor = "",
     device: given.Device = "cpu",
     precision: given.Precision = None,
@@ -96,52 +96,64 @@ def compare(
     if protocol == "mib":
         from unweave.cli.mib import show, table_of
 
-        fixed = {"score": score, "search": search, "option": option, "mlps": mlps}
-        fixed |= {"granularity": granularity != "head", "ablation": ablation != "mean"}
-        fixed |= {"first-token": first_token, "only-correct": only_correct is not None}
-        if given_too := [name for name, value in fixed.items() if value]:
-            raise UnweaveError(
-                f"--{given_too[0]} has no meaning in MIB's protocol, which fixes nodes and "
-                "ablation: drop it; options of a score are written eap-ig:steps=10 in --methods"
-            )
+        _check_mib(values)
         table = table_of(tasks, methods, level, model, prompts, held_out, seeds)
         return show(table, out, device, bos, quiet, as_json)
     if protocol != "curve":
         raise UnweaveError(f"--protocol {protocol}: expected curve or mib")
-    from contextlib import nullcontext
-
-    from rich.console import Console
-
-    from unweave.distributed import on_first
     from unweave.experiments.compare import Comparison, Loader
-    from unweave.experiments.compare import compare as run
-    from unweave.experiments.executors import find_executor
-    from unweave.experiments.locking import check_writable
-    from unweave.progress import silent
 
     model = common_model(tasks) if model is None else model
     base = given.specification(values, tasks[0], model)
     chosen = _methods(methods, score, search, option or [], level == "edge")
     comparison = Comparison(tuple(tasks), base, chosen, read_seeds(seeds), draws)
     folder = out or Path("runs") / f"compare-{Path(model).name}"
-    console = Console(stderr=True, highlight=False)
-
-    def say(line: str) -> None:
-        if not quiet:
-            console.print(line, style="dim", markup=False, soft_wrap=True)
-
     if dry_run:
         return _show_plans(comparison, Loader(device, bos), as_json)
+    record = _run(comparison, folder, Loader(device, bos), executor, quiet, as_json)
+    _show(record, folder, as_json)
+
+
+def _run(
+    comparison: "Comparison",
+    folder: Path,
+    loader: "Loader",
+    executor: str,
+    quiet: bool,
+    as_json: bool,
+) -> dict[str, Any]:
+    """Runs the comparison, with a line for every cell; Ctrl-C says how to go on."""
+    from contextlib import nullcontext
+
+    from unweave.distributed import on_first
+    from unweave.experiments.compare import compare
+    from unweave.experiments.executors import find_executor
+    from unweave.experiments.locking import check_writable
+    from unweave.progress import silent
+
     on_first(lambda: check_writable(folder))
+    say = given.speaker(quiet)
     try:
         hushed = silent() if quiet or as_json else nullcontext()
         workers = find_executor(executor, folder) if executor else nullcontext()
         with hushed, workers as pool:
-            record = run(comparison, folder, Loader(device, bos), say, pool)
+            return compare(comparison, folder, loader, say, pool)
     except KeyboardInterrupt:
         say(f"finished cells are in {folder}: the same command goes on")
         raise
-    _show(record, folder, as_json)
+
+
+def _check_mib(values: Mapping[str, Any]) -> None:
+    """Options that MIB's protocol leaves no choice of are errors, not ignored."""
+    fixed = {name: values[name] for name in ("score", "search", "option", "mlps")}
+    fixed |= {"granularity": values["granularity"] != "head"}
+    fixed |= {"ablation": values["ablation"] != "mean", "first-token": values["first_token"]}
+    fixed |= {"only-correct": values["only_correct"] is not None}
+    if given_too := [name for name, value in fixed.items() if value]:
+        raise UnweaveError(
+            f"--{given_too[0]} has no meaning in MIB's protocol, which fixes nodes and "
+            "ablation: drop it; options of a score are written eap-ig:steps=10 in --methods"
+        )
 
 
 def _show(record: Mapping[str, Any], folder: Path, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """`unweave discover`: name a behaviour, get its circuit."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,18 +85,14 @@ def discover(
     values = locals()
     from unweave.behaviours.file import find_task
     from unweave.distributed import on_first, ranks, restarted
-    from unweave.experiments.locking import check_out, new_folder, remove_empty
-    from unweave.experiments.methods import find_method, read_options
+    from unweave.experiments.locking import check_out, new_folder
     from unweave.model.loading import load
-    from unweave.report.html import write_report
 
     if resume and out is None:
         raise UnweaveError("--resume needs the run's folder: give it with --out")
     found = find_task(task, first_token)
     name = found.own_model if model is None else model
-    options = read_options(find_method(method, score, search), option or [])
-    own = {"method": method, "score": score, "search": search, "options": options, "seed": seed}
-    specification = given.specification(values, task, name, **own)
+    specification = given.specification(values, task, name, **_method_of(values), seed=seed)
     if dry_run:
         return show_plan(load(name, device=device, bos=bos), found, specification, as_json)
     resume = resume or restarted()
@@ -103,21 +100,28 @@ def discover(
         on_first(lambda: check_out(out, resume))  # before the model is loaded
     loaded = load(name, device=device, bos=bos)
     folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
-    try:
-        resume, hushed = resume or not out, quiet or as_json
-        circuit = _run(loaded, found, specification, folder, resume, hushed, explain)
-    finally:
-        if out is None and ranks().first:
-            remove_empty(folder, folder.parent)  # of a run that failed
-    if not ranks().first:
-        return
+    resume, hushed = resume or not out, quiet or as_json
+    circuit = _run(loaded, found, specification, folder, resume, hushed, explain, new=not out)
+    if ranks().first:
+        _report(folder, open_report)
+        _show(circuit, folder, verbose, as_json)
+
+
+def _report(folder: Path, open_report: bool) -> None:
+    from unweave.report.html import write_report
+
     report = write_report([folder])
     if open_report:
         typer.launch(str(report))
-    if as_json:
-        typer.echo(json.dumps(circuit.to_json(), indent=1))
-    else:
-        _show(circuit, folder, verbose)
+
+
+def _method_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Method, score, search and their options, from the command's options by name."""
+    from unweave.experiments.methods import find_method, read_options
+
+    method, score, search = (values[name] for name in ("method", "score", "search"))
+    options = read_options(find_method(method, score, search), values["option"] or [])
+    return {"method": method, "score": score, "search": search, "options": options}
 
 
 def _run(
@@ -128,11 +132,18 @@ def _run(
     resume: bool,
     hushed: bool,
     explain: bool,
+    new: bool,
 ) -> "Circuit":
-    """Runs the discovery, with a line for every phase; Ctrl-C says how to go on."""
+    """Runs the discovery, with a line for every phase; Ctrl-C says how to go on.
+
+    Args:
+        new: Whether the folder was made for this run: it goes again if it stays empty.
+    """
     from contextlib import nullcontext
 
+    from unweave.distributed import ranks
     from unweave.experiments.discover import discover as run
+    from unweave.experiments.locking import remove_empty
     from unweave.progress import silent
 
     def say(text: str) -> None:
@@ -147,9 +158,15 @@ def _run(
         if (folder / "state.json").exists():
             say(f"what is finished is in {folder}: go on with --resume --out {folder}")
         raise
+    finally:
+        if new and ranks().first:
+            remove_empty(folder, folder.parent)  # of a run that failed
 
 
-def _show(circuit: "Circuit", folder: Path, verbose: bool) -> None:
+def _show(circuit: "Circuit", folder: Path, verbose: bool, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(circuit.to_json(), indent=1))
+        return
     from rich.console import Console
     from rich.markup import escape
 
@@ -203,7 +220,7 @@ def _table(circuit: "Circuit") -> "Table":
         columns.append("role")
     if circuit.evidence:
         columns += ["effect", "", "found again", "can be replaced by"]
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, no_wrap=column in ("node", "score", "effect"))
     for name, score in zip(circuit.nodes, circuit.scores, strict=True):

@@ -1,6 +1,6 @@
 """Options that every command with an experiment has: one spelling, one help text."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -163,3 +163,16 @@ def specification(values: Mapping[str, Any], task: str, model: str, **own: Any) 
     shared = {name: values[name] for name in _SHARED}
     ablation = ablations[values["ablation"]].name
     return Specification(task=task, model=model, ablation=ablation, **shared, **own)
+
+
+def speaker(quiet: bool) -> Callable[[str], None]:
+    """Prints a line for people beside the result."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+
+    def say(line: str) -> None:
+        if not quiet:
+            console.print(line, style="dim", markup=False, soft_wrap=True)
+
+    return say

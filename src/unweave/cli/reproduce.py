@@ -10,45 +10,46 @@ import typer
 from unweave.cli import commands
 from unweave.cli import experiment_options as given
 
+TaskNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="ioi, greater-than, docstring, or a synthetic model such as wired-induction; all "
+        "of them unless given.",
+        show_default=False,
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="In place of gpt2 and attn-only-4l, e.g. a folder that benchmarks/gpt2_like.py wrote.",
+        show_default=False,
+    ),
+]
+Prompts = Annotated[
+    int | None,
+    typer.Option("--prompts", "-n", min=1, help="To search on; the paper's numbers unless given."),
+]
+Seed = Annotated[int, typer.Option(help="Decides which prompts are drawn.")]
+Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size, and random orders.")]
+Out = Annotated[Path, typer.Option(help="Folder for the page and its parts.")]
+OpenPage = Annotated[
+    bool, typer.Option("--open", help="Open the page in a browser when it is there.")
+]
+
 
 @commands.register("reproduce")
 def reproduce(
-    tasks: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="ioi, greater-than, docstring, or a synthetic model such as wired-induction; all "
-            "of them unless given.",
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="In place of gpt2 and attn-only-4l, e.g. a folder that benchmarks/gpt2_like.py "
-            "wrote.",
-            show_default=False,
-        ),
-    ] = None,
-    prompts: Annotated[
-        int | None,
-        typer.Option(
-            "--prompts", "-n", min=1, help="To search on; the paper's numbers unless given."
-        ),
-    ] = None,
+    tasks: TaskNames = None,
+    model: ModelName = None,
+    prompts: Prompts = None,
     held_out: given.HeldOut = None,
-    seed: Annotated[int, typer.Option(help="Decides which prompts are drawn.")] = 0,
-    draws: Annotated[
-        int, typer.Option(min=1, help="Random circuits of each size, and random orders.")
-    ] = 10,
-    out: Annotated[Path, typer.Option(help="Folder for the page and its parts.")] = Path(
-        "runs/reproduce"
-    ),
+    seed: Seed = 0,
+    draws: Draws = 10,
+    out: Out = Path("runs/reproduce"),
     device: given.Device = "cpu",
-    open_page: Annotated[
-        bool, typer.Option("--open", help="Open the page in a browser when it is there.")
-    ] = False,
+    open_page: OpenPage = False,
     quiet: given.Quiet = False,
     as_json: given.AsJson = False,
 ) -> None:
@@ -61,8 +62,6 @@ def reproduce(
     """
     from contextlib import nullcontext
 
-    from rich.console import Console
-
     from unweave.experiments.locking import check_writable
     from unweave.experiments.reproduction.reproduce import Reproduction
     from unweave.experiments.reproduction.reproduce import reproduce as run
@@ -73,12 +72,7 @@ def reproduce(
 
     subjects = chosen_subjects(tuple(tasks or ()), model, prompts, held_out)
     check_writable(out)
-    console = Console(stderr=True, highlight=False)
-
-    def say(line: str) -> None:
-        if not quiet and not as_json:
-            console.print(line, style="dim", markup=False, soft_wrap=True)
-
+    say = given.speaker(quiet or as_json)
     try:
         with silent() if quiet or as_json else nullcontext():
             wanted = Reproduction(subjects, seed, draws)
@@ -92,6 +86,12 @@ def reproduce(
     if as_json:
         typer.echo(json.dumps(record, indent=1))
         return
+    _show(record, page)
+
+
+def _show(record: Mapping[str, Any], page: Path) -> None:
+    from rich.console import Console
+
     shown = Console(highlight=False)
     for one in record["subjects"]:
         if one.get("parts"):
@@ -124,6 +124,6 @@ def _table(subject: Mapping[str, Any]) -> Any:
             (method["seconds"], ".2f"),
             (method["forwards"], ".0f"),
         )
-        told = ["–" if value is None else format(value, spec) for value, spec in figures]
-        table.add_row(name, *told)
+        cells = ["–" if value is None else format(value, spec) for value, spec in figures]
+        table.add_row(name, *cells)
     return table

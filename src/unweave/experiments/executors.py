@@ -33,7 +33,7 @@ _KINDS = "local:4, slurm, slurm:partition=gpu,timeout_min=60, ray or ray:ADDRESS
 
 
 @runtime_checkable
-class Job(Protocol):
+class Submitted(Protocol):
     """A job that was submitted."""
 
     def done(self) -> bool: ...
@@ -61,7 +61,7 @@ def outcomes(
         UnweaveError: When the executor itself does not take jobs any more.
     """
 
-    def submit(key: str) -> Job:
+    def submit(key: str) -> Submitted:
         call, args = calls[key]
         try:
             return executor.submit(call, *args)

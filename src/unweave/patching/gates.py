@@ -22,7 +22,7 @@ from unweave.graph import graph_of
 from unweave.model.model import Model
 from unweave.model.program import run
 from unweave.patching.circuits import Patch, read_positions
-from unweave.patching.edges import EdgePatch
+from unweave.patching.edges import patched_metric
 from unweave.sites import Point, Site
 
 
@@ -102,7 +102,6 @@ def run_gated_edges(
     """
     graph = graph_of(model, post_norms=False)
     removed = (1 - gates).masked_fill(~graph.mask.to(gates.device), 0.0)[None]
-    reads = read_positions(model, batch)[:, None]
-    ops = EdgePatch(graph, model.network.body.blocks, removed, ablation, len(batch), reads)
+    every = tuple(range(len(graph.sources)))
     with with_backward():
-        return batch.readout.measure(run(model.network, batch.clean, ops)[:, 0])
+        return patched_metric(model, batch, removed, ablation, every)[0]

@@ -10,7 +10,8 @@ The logits a are trained to keep the model's metric m(M) with few open gates:
 
     mean of ((m(g) − m(M))/(m(M) − m(∅)))²  +  λ · mean of P(g > 0),   P(g > 0) = σ(a − β ln(−γ/ζ))
 
-with λ rising from 0 over the steps, so that what matters least closes first. The score is P(g > 0).
+with λ rising from 0 over the steps, so that what matters least closes first. The score is P(g > 0)
+at the logits' average over the steps: it tells apart what closed early and late.
 Edges as in edge pruning (Bhaskar et al., 2024), which trains the same gates with a target sparsity
 and a divergence of the logits; here the loss is the task's metric and λ is an option.
 """
@@ -84,7 +85,10 @@ def _learn(
     measure: Callable[[int, Gates], Float[Tensor, " batch"]],
     real: Tensor | None = None,
 ) -> Gates:
-    """The trained logits of all gates; each step sees the next part of the prompts.
+    """The logits of all gates, averaged over training; each step sees the next part of the prompts.
+
+    The average, not the last: a gate that closed early ends where one that closed late does, and
+    one that is needed by far ends where one that is just needed does.
 
     Args:
         real: Which entries are gates; None for all.
@@ -100,6 +104,7 @@ def _learn(
     adam = torch.optim.Adam([logits], lr=options["rate"])
     draw, steps = torch.Generator().manual_seed(options["seed"]), options["steps"]
     real = torch.ones(shape, dtype=torch.bool) if real is None else real
+    total = torch.zeros_like(logits)
     with torch.enable_grad(), progress("Learning masks", steps) as advance:
         for step in range(steps):
             piece = step % len(references)
@@ -110,8 +115,9 @@ def _learn(
             adam.zero_grad()
             loss.backward()
             adam.step()
+            total += logits.detach()
             advance(1)
-    return logits.detach()
+    return total / steps
 
 
 def drawn_gates(logits: Gates, uniform: Float[Tensor, "*shape"]) -> Gates:
