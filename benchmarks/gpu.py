@@ -368,8 +368,7 @@ def discover_task(
             slow, other = _searched(call, device)
         text += f"; eager {slow:.2f} s, same circuit: {sorted(circuit) == sorted(other)}"
     made = graphs._met[model.network].graphs if model.network in graphs._met else {}
-    failed = sum(graph is None for graph in made.values())
-    text += f"; {len(made)} graphs, {failed} failed"
+    text += f"; {len(made)} graphs, {len(graphs._failed)} failed"
     report.add(f"discover {task}, {count} prompts", text, seconds=fast, circuit=circuit)
     if options.profile and count == 24 and report.left > 75:
         watch = cProfile.Profile()

@@ -4,6 +4,7 @@ There is no GPU here: a stand-in computes again from the captured inputs, as a r
 GPU the same tests use CUDA graphs.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from unweave.cost import metered, metered_apart
 from unweave.patching import graphs
 from unweave.patching.circuits import run_circuits
 from unweave.patching.flips import _joined, run_flips
-from unweave.patching.graphs import Run, capturing
+from unweave.patching.graphs import GraphMemory, Run, capturing
 from unweave.scores.gradients import metric_gradients
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores
@@ -29,7 +30,7 @@ HOW = ["stand-in", "cuda"]
 class Again:
     """A captured run that is computed anew, in the memory of its first result."""
 
-    def __init__(self, run: Run, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, run: Run, inputs: Sequence[Tensor], memory: GraphMemory) -> None:
         self.run, self.inputs, self.replays = run, inputs, 0
         self.result = tuple(torch.full_like(x, torch.nan) for x in run(inputs))
         made.append(self)
@@ -159,8 +160,12 @@ def test_a_replay_costs_what_its_circuits_cost(captured) -> None:
             assert fast.tokens == pytest.approx(eager.tokens)
 
 
-def test_what_cannot_be_captured_runs_eagerly_and_says_so() -> None:
-    def fails(run: Run, inputs: Sequence[Tensor]):
+def test_after_one_failed_capture_all_runs_are_eager(monkeypatch) -> None:
+    tried = []
+    monkeypatch.setattr(graphs, "_failed", [])
+
+    def fails(run: Run, inputs: Sequence[Tensor], memory: GraphMemory):
+        tried.append(inputs)
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     problem = problem_on("cpu")
@@ -170,7 +175,13 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_so() -> None:
         metric(problem, circuits)
         with pytest.warns(UserWarning, match="not permitted when stream is capturing"):
             found = metric(problem, circuits)
-    assert_close(found, expected)
+        assert_close(found, expected)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # told once
+            for count in (1, 2, 2):
+                metric(problem, some_circuits(problem, count, 0))
+        assert_close(metric(problem, circuits), expected)
+    assert len(tried) == 1
 
 
 def test_the_graph_that_was_not_used_for_longest_goes(monkeypatch) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unweave.ablation import Ablation
@@ -220,9 +220,19 @@ def _change_by_tf32(job: Job, readers: Sequence[Reader]) -> float:
     for reader in readers:
         before, after = reader.values(fast), reader.values(full)
         if before is not None and after is not None:
-            size = after.abs().max().clamp(min=torch.finfo(after.dtype).tiny)
+            size = _largest(reader, job).clamp(min=torch.finfo(after.dtype).tiny)
             worst = max(worst, float((before - after).abs().max() / size))
     return worst
+
+
+def _largest(reader: Reader, job: Job) -> Float[Tensor, ""]:
+    """The largest of all values that were read: those rechecked may be small ones."""
+    found = []
+    for numbers in torch.arange(job.rows, device=job.network.device).split(64):
+        values = reader.values(numbers)
+        assert values is not None
+        found.append(values.abs().max())
+    return torch.stack(found).max()
 
 
 def stage_of(point: Point, steps: Sequence[Stage]) -> int:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -42,7 +42,15 @@ class Replay(Protocol):
         ...
 
 
-Capture = Callable[[Run, Sequence[Tensor]], Replay]
+# Given the run, its inputs, and where graphs of its network keep the memory that they share.
+Capture = Callable[[Run, Sequence[Tensor], "GraphMemory"], Replay]
+
+
+@dataclass(eq=False)
+class GraphMemory:
+    """What the graphs of one network share; it goes with the last of them."""
+
+    pool: Any = None
 
 
 @dataclass(eq=False)
@@ -62,10 +70,11 @@ class _Captured:
 
 @dataclass(eq=False)
 class _Met:
-    """Graphs of one network, and the runs that were met once; None where capturing failed."""
+    """Graphs of one network, and the runs that were met once."""
 
-    graphs: "OrderedDict[Hashable, _Captured | None]"
-    once: set[Hashable]
+    graphs: "OrderedDict[Hashable, _Captured]" = field(default_factory=OrderedDict)
+    once: set[Hashable] = field(default_factory=set)
+    memory: GraphMemory = field(default_factory=GraphMemory)
 
 
 _met: WeakKeyDictionary[Network, _Met] = WeakKeyDictionary()
@@ -85,7 +94,7 @@ def capturing(how: Capture | bool) -> Iterator[None]:
 def captures(network: Network, tokens: int) -> bool:
     """Whether runs of this many tokens are captured."""
     how = _wanted.get()
-    if how is False or (how is True and network.device.type != "cuda"):
+    if how is False or _failed or (how is True and network.device.type != "cuda"):
         return False
     if network.window is not None:
         return False  # what it holds changes between two runs
@@ -109,7 +118,7 @@ def replayed(
         given: Records, tuples and dictionaries with the tensors that may change.
         f: Runs on a GPU alone: no number goes to the host and back within it.
     """
-    met = _met.setdefault(network, _Met(OrderedDict(), set()))
+    met = _met.setdefault(network, _Met())
     flat: list[Tensor] = []
     key = (what, _shape(given, flat))
 
@@ -120,13 +129,14 @@ def replayed(
         met.once.add(key)
         return _aside(run, flat)
     if key not in met.graphs:
-        met.graphs[key] = _captured(run, flat)
+        made = _captured(run, flat, met.memory)
+        if made is None:
+            return run(flat)
+        met.graphs[key] = made
         while len(met.graphs) > _MOST:
             met.graphs.popitem(last=False)
     met.graphs.move_to_end(key)
     found = met.graphs[key]
-    if found is None:
-        return run(flat)
     _refill(found, flat)
     found.replay()
     spend(found.tokens)
@@ -134,17 +144,23 @@ def replayed(
     return tuple(x.clone() for x in found.replay.result)
 
 
-def _captured(run: Run, given: list[Tensor]) -> _Captured | None:
+# Why the first capture failed: torch is not sure to be as before, so it was the last one.
+_failed: list[str] = []
+
+
+def _captured(run: Run, given: list[Tensor], memory: GraphMemory) -> _Captured | None:
     how = _wanted.get()
     capture = how if callable(how) else capture_cuda
     inputs = [x.clone(memory_format=torch.contiguous_format) for x in given]
     try:
         with metered_apart() as meter:
-            replay = capture(run, inputs)
+            replay = capture(run, inputs, memory)
     except RuntimeError as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        _failed.append(reason)
         warnings.warn(
-            f"a run cannot be captured as a CUDA graph ({reason}): it is launched kernel by kernel",
+            f"a run cannot be captured as a CUDA graph ({reason}): from here on runs are launched "
+            "kernel by kernel",
             UnweaveWarning,
             stacklevel=4,
         )
@@ -177,13 +193,13 @@ class _CudaReplay:
         self.graph.replay()
 
 
-_streams: dict[torch.device, tuple[torch.cuda.Stream, Any]] = {}
+_streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
-def _stream(device: torch.device) -> tuple[torch.cuda.Stream, Any]:
-    """The stream of captures, and the memory that all graphs of a device share."""
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of captures."""
     if device not in _streams:
-        _streams[device] = (torch.cuda.Stream(device), torch.cuda.graph_pool_handle())
+        _streams[device] = torch.cuda.Stream(device)
     return _streams[device]
 
 
@@ -192,7 +208,7 @@ def _aside(run: Run, given: list[Tensor]) -> tuple[Tensor, ...]:
     device = given[0].device
     if device.type != "cuda":
         return run(given)
-    stream, present = _stream(device)[0], torch.cuda.current_stream(device)
+    stream, present = _stream(device), torch.cuda.current_stream(device)
     stream.wait_stream(present)
     with torch.cuda.stream(stream):
         result = run(given)
@@ -200,35 +216,35 @@ def _aside(run: Run, given: list[Tensor]) -> tuple[Tensor, ...]:
     return result
 
 
-def capture_cuda(run: Run, inputs: Sequence[Tensor]) -> Replay:
+def capture_cuda(run: Run, inputs: Sequence[Tensor], memory: GraphMemory) -> Replay:
     """Captures a run as a CUDA graph."""
     device = inputs[0].device
-    stream, pool = _stream(device)
-    present, graph = torch.cuda.current_stream(device), torch.cuda.CUDAGraph()
+    stream, present = _stream(device), torch.cuda.current_stream(device)
+    graph = torch.cuda.CUDAGraph()
+    # Of this network alone: torch frees a pool with the last graph that uses it.
+    memory.pool = memory.pool or torch.cuda.graph_pool_handle()
     torch.cuda.synchronize(device)
     with torch.cuda.stream(stream):
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
+            graph.capture_begin(pool=memory.pool, capture_error_mode="thread_local")
             result = run(inputs)
             graph.capture_end()
         except RuntimeError:
-            _abandon(graph, device)
+            _abandon(graph, device, memory.pool)
             raise
     present.wait_stream(stream)
     return _CudaReplay(graph, result)
 
 
-def _abandon(graph: torch.cuda.CUDAGraph, device: torch.device) -> None:
+def _abandon(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any) -> None:
     """Ends a capture that failed: torch leaves its generator and its allocator within it."""
-    for end in (
-        graph.capture_end,
-        lambda: torch._C._cuda_endAllocateToPool(device.index or 0, _stream(device)[1]),
-    ):
+    index = torch.cuda.current_device() if device.index is None else device.index
+    for end in (graph.capture_end, lambda: torch._C._cuda_endAllocateToPool(index, pool)):
         with contextlib.suppress(RuntimeError):  # ended already, as far as it could be
             end()
-    generator = torch.cuda.default_generators[device.index or 0]
+    generator = torch.cuda.default_generators[index]
     generator.graphsafe_set_state(generator.clone_state())
-    del _streams[device]  # the next one has a stream and memory of its own
+    del _streams[device]
 
 
 def _shape(x: Any, found: list[Tensor]) -> Hashable:
