@@ -14,6 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from unweave.asked import ask_memory, ask_precision, asked_memory, asked_precision
 from unweave.behaviours.file import find_task
 from unweave.distributed import on_first
 from unweave.errors import UnweaveError
@@ -220,8 +221,13 @@ class Loader:
 
     device: str = "cpu"
     bos: bool | None = None
+    # A worker is another process: what the command was asked for travels with it.
+    precision: str | None = field(default_factory=asked_precision)
+    memory: str | None = field(default_factory=asked_memory)
 
     def __call__(self, name: str) -> Model:
+        ask_precision(self.precision)
+        ask_memory(self.memory)
         return load_model(name, device=self.device, bos=self.bos)
 
 
