@@ -81,6 +81,8 @@ class Ablation:
 
 
 ZERO = Ablation("zero")
+# Reference prompts in one run; a GPU is hardly busy with fewer.
+_CPU_ROWS, _GPU_ROWS = 32, 128
 
 Positions = Mapping[str, Int[Tensor, " batch"]]
 
@@ -223,7 +225,6 @@ class GroupMeans:
         reference: Inputs,
         groups: Int[Tensor, " reference"],
         points: Iterable[Point],
-        rows_at_once: int = 32,
     ) -> "GroupMeans":
         """Runs the reference prompts.
 
@@ -232,6 +233,7 @@ class GroupMeans:
         """
         known, rows = groups.unique(return_inverse=True)
         points, sums = list(points), {}
+        rows_at_once = _GPU_ROWS if model.network.device.type == "cuda" else _CPU_ROWS
         with progress("Averaging over reference prompts", len(groups)) as advance:
             for i in range(0, len(reference.mask), rows_at_once):
                 part = slice(i, i + rows_at_once)

@@ -53,7 +53,9 @@ def prepare(
         for branch in block.branches
         if isinstance(branch.body, Attention)
     ]
-    rotary = {a.rotary: _table(a.rotary, positions, dtype) for a in attentions if a.rotary}
+    # Layers share their record: one table serves all of them.
+    records = dict.fromkeys(a.rotary for a in attentions if a.rotary is not None)
+    rotary = {record: _table(record, positions, dtype) for record in records}
     masks: dict[tuple[bool, int | None, bool], Tensor] = {}
     biases: dict[Alibi | RelativeBias, Tensor] = {}
     scorings = {}
