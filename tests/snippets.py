@@ -101,6 +101,8 @@ def check_command(words: Sequence[str], where: str) -> None:
     program, *args = words
     if program == "unweave":
         _parse(args, where)
+    elif program == "torchrun":
+        _parse(args[args.index("unweave") + 1 :], where)
     elif program == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         goals = [word for word in args if "=" not in word]

@@ -8,6 +8,7 @@ from unweave.asked import ask_memory, ask_precision, asked_memory, asked_precisi
 from unweave.decomposition import precision
 from unweave.decomposition.api import relevance
 from unweave.errors import UnweaveError
+from unweave.experiments import compare
 from unweave.model import loading
 from unweave.model.weights import tensors
 from unweave.testing.problem import tiny_problem
@@ -30,6 +31,7 @@ def test_a_command_loads_in_the_precision_asked_for(command, monkeypatch, tmp_pa
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(loading, "load", load)
+    monkeypatch.setattr(compare, "load_model", load)
     assert cli.main([*command, "--precision", "float64", "--memory", "2GB"]) == 2
     assert seen == [("float64", "2GB")]
     assert asked_precision() is None
