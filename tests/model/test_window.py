@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from oracles.closeness import assert_close
+from torch import Tensor
 
 from unweave.decomposition.api import relevance
 from unweave.errors import UnweaveError, UnweaveWarning
@@ -52,9 +53,14 @@ def test_matrices_stay_as_they_are_and_one_layer_is_held() -> None:
     assert {x.data_ptr() for x in tensors(network) if x.ndim > 1} == before
     window = network.window
     assert isinstance(window, Window)
-    seen = []
+    seen: list[int] = []
     here = window._here
-    window._here = lambda x, group: (seen.append(len(window.held)), here(x, group))[1]
+
+    def counted(stored: Tensor, group: dict[tuple[int, str], Tensor]) -> Tensor:
+        seen.append(len(window.held))
+        return here(stored, group)
+
+    window._here = counted
     replace(problem.model, network=network).logits(problem.batch.clean)
     assert len(seen) == sum(len(group) for group in window.groups), "each is widened once a run"
     assert max(seen) == 1
