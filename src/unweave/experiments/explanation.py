@@ -11,7 +11,7 @@ from unweave.experiments.specification import Experiment
 from unweave.roles.definitions import Roles
 from unweave.roles.explain import Explanation, explain_with_cost
 from unweave.roles.feeds import needed_points
-from unweave.sites import parse
+from unweave.roles.measure import checked_nodes
 
 PROMPTS = 32
 BUDGET = 20.0  # forward passes of these prompts
@@ -77,7 +77,7 @@ def explained(
     Raises:
         UnweaveError: For nodes or an architecture that roles are not defined for.
     """
-    sites = tuple(parse(name) for name in nodes)
+    sites = checked_nodes(experiment.model, nodes)
     problem = experiment.problem("evaluate", prompts, needed_points(experiment.model, sites))
     found, cost = explain_with_cost(problem, sites, roles, budget)
     return Explained(found, len(problem.batch), cost.passes, cost.by_part)

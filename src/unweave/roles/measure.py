@@ -11,6 +11,7 @@ from torch import Tensor
 from unweave.ablation import Ablation
 from unweave.errors import UnweaveError
 from unweave.graph import graph_of
+from unweave.model.model import Model
 from unweave.roles import attention as attending
 from unweave.roles.feeds import Fed, completed, fed_by, needed_points
 from unweave.roles.interventions import (
@@ -70,16 +71,21 @@ def measure(
         UnweaveError: For nodes that are neither heads nor MLPs, or an architecture whose nodes'
             outputs do not add up.
     """
-    return _Measuring(problem, _checked(problem, nodes), budget, seed).all()
+    return _Measuring(problem, checked_nodes(problem.model, nodes), budget, seed).all()
 
 
-def _checked(problem: Problem, nodes: Sequence[Site | str]) -> tuple[Site, ...]:
-    graph_of(problem.model, post_norms=False)  # raises where writes do not add up
+def checked_nodes(model: Model, nodes: Sequence[Site | str]) -> tuple[Site, ...]:
+    """Nodes that roles are defined for, in the order of the forward pass.
+
+    Raises:
+        UnweaveError: As `measure` does.
+    """
+    graph_of(model, post_norms=False)  # raises where writes do not add up
     sites = tuple(parse(node) for node in nodes)
     if not sites:
         raise UnweaveError("no node to explain: give the sites of a circuit, such as a9.h6")
     for site in sites:
-        problem.model.check_site(site)
+        model.check_site(site)
         if site.point.kind not in ("z", "mlp"):
             raise UnweaveError(f"{site} is neither a head nor an MLP: roles are for those")
     return tuple(sorted(sites, key=lambda site: (site.point.depth, site.unit or 0)))
