@@ -29,6 +29,7 @@ from unweave.model.weights import tensors
 
 TASK = "wired-induction"
 METHODS = ("cdt", "eap+algorithm1", "acdc")
+EXPLAINED = "acdc"  # one is enough: dying in an explanation is the same for all
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def specification(method: str = "cdt", **changes: Any) -> Specification:
 def whole(request: pytest.FixtureRequest, wired: Model, tmp_path_factory: Any) -> tuple[str, Path]:
     """A run that was not interrupted."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    discover(wired, TASK, specification(request.param), folder)
+    discover(wired, TASK, specification(request.param), folder, explain=request.param == EXPLAINED)
     return request.param, folder
 
 
@@ -68,13 +69,14 @@ def test_a_death_at_any_write_changes_nothing(
         for module in ("files", "run_folder"):
             monkeypatch.setattr(f"unweave.experiments.{module}.write_whole", writer)
         try:
-            discover(wired, TASK, specification(method), folder)
+            discover(wired, TASK, specification(method), folder, explain=method == EXPLAINED)
             break
         except Death:
             deaths += 1
         for module in ("files", "run_folder"):
             monkeypatch.setattr(f"unweave.experiments.{module}.write_whole", write)
-        discover(wired, TASK, specification(method), folder, resume=True)
+        again = {"resume": True, "explain": method == EXPLAINED}
+        discover(wired, TASK, specification(method), folder, **again)
         assert result(folder) == result(expected), f"death at write {at}"
         shutil.rmtree(folder)
     assert deaths >= 6

@@ -358,14 +358,14 @@ def test_page_holds_no_markup_of_the_run(tmp_path: Path) -> None:
 
 @needs_browser
 def test_real_run_of_smollm2(browser: Any, tmp_path: Path) -> None:
-    run, few = tmp_path / "run", ["-n", "2", "--held-out", "2", "-o", "pairs=true"]
+    run, few = tmp_path / "run", ["-n", "2", "--held-out", "2", "-o", "pairs=true", "--no-explain"]
     quick = ["--search", "top", "-o", "size=12", "--out", str(run), "-q"]
     assert cli.main(["discover", "ioi", *few, *quick]) == 0
     report = run / "report.html"
     assert report.stat().st_size < 6_000_000
     page = open_page(browser, report)
     assert shown(page) == 12
-    page.locator(".node").first.click(force=True)
+    page.locator(".node circle").first.click(force=True)
     assert page.locator("#node .pattern rect.cell").count() > 10
     assert page.locator("#node button.line").count() == 12
     for panel in PANELS:
