@@ -176,14 +176,15 @@ def test_other_scores_are_not_used(
     wired: Model, whole: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method, expected = whole
+    explain = method == EXPLAINED
     writer = Deadly(5, after=True)
     for module in ("files", "run_folder"):
         monkeypatch.setattr(f"unweave.experiments.{module}.write_whole", writer)
     with pytest.raises(Death):
-        discover(wired, TASK, specification(method), tmp_path)
+        discover(wired, TASK, specification(method), tmp_path, explain=explain)
     monkeypatch.undo()
     (tmp_path / "scores.safetensors").write_bytes(b"something else")
-    discover(wired, TASK, specification(method), tmp_path, resume=True)
+    discover(wired, TASK, specification(method), tmp_path, resume=True, explain=explain)
     assert result(tmp_path) == result(expected)
 
 
