@@ -18,7 +18,7 @@ def plan(
         str, typer.Argument(help="A task (see unweave tasks), or your own .jsonl or .csv file.")
     ],
     model: given.Model = None,
-    method: Annotated[str, typer.Option(help="A named pair of score and search.")] = "cdt",
+    method: given.Method = None,
     score: given.Score = None,
     search: given.Search = None,
     option: given.Options = None,
@@ -41,14 +41,11 @@ def plan(
     """
     values = locals()
     from unweave.behaviours.file import find_task
-    from unweave.experiments.methods import find_method, read_options
     from unweave.model.loading import load
 
     found = find_task(task, first_token)
     name = found.own_model if model is None else model
-    options = read_options(find_method(method, score, search), option or [])
-    own = {"method": method, "score": score, "search": search, "options": options, "seed": seed}
-    specification = given.specification(values, task, name, **own)
+    specification = given.specification(values, task, name, **given.method_of(values), seed=seed)
     show_plan(load(name, device=device, bos=bos), found, specification, as_json)
 
 
