@@ -24,8 +24,8 @@ def test_it_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert text in found.out
     assert "…" not in found.out, "a column is cut at 80 characters"
     assert f"{NAME}, eap-ig, seed 0" in found.err
-    cell = json.loads((tmp_path / f"{NAME}--eap-ig--seed0.json").read_text())
-    assert cell["options"]["steps"] == 3
+    result = json.loads((tmp_path / f"{NAME}--eap-ig--seed0.json").read_text())
+    assert result["options"]["steps"] == 3
     assert compare("--methods", "patching", *pair, "--out", str(tmp_path), "--json", "-q") == 0
     record = json.loads(capsys.readouterr().out)
     names = [row["method"] for row in record["summary"]]
@@ -59,14 +59,14 @@ def test_mlps_are_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert row["nodes"] == 30 * 9 + 30
 
 
-def test_ctrl_c_keeps_finished_cells(
+def test_ctrl_c_keeps_finished_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "method_cell", interrupted)
+        patch.setattr(module, "method_result", interrupted)
         assert compare("--methods", "eap", "--out", str(tmp_path)) == 130
     err = " ".join(capsys.readouterr().err.split())
     assert "the same command goes on interrupted" in err

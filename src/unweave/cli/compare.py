@@ -36,7 +36,7 @@ SearchNames = Annotated[
 Seeds = Annotated[str, typer.Option(help="Numbers with commas between.")]
 Out = Annotated[
     Path | None,
-    typer.Option(help="Folder for the cells; by default runs/compare-MODEL.", show_default=False),
+    typer.Option(help="Folder for the results; by default runs/compare-MODEL.", show_default=False),
 ]
 Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size.")]
 Protocol = Annotated[
@@ -49,7 +49,7 @@ Protocol = Annotated[
 Executor = Annotated[
     str,
     typer.Option(
-        help="Make cells in parallel: local:4 (processes), slurm, slurm:partition=gpu,… "
+        help="Run in parallel: local:4 (processes), slurm, slurm:partition=gpu,… "
         "(submitit), ray or ray:ADDRESS; one after the other unless given.",
         show_default=False,
     ),
@@ -87,8 +87,8 @@ def compare(
 ) -> None:
     """Compare methods on tasks; a run that was stopped goes on where it was.
 
-    Every cell (task, method, seed) is saved in the folder as soon as it is finished. Exits with 1
-    when every cell failed.
+    Every result (task, method, seed) is saved in the folder as soon as it is finished. Exits with
+    1 when every method failed.
 
     Example: unweave compare ioi docstring --score decomposition,eap --search top,eliminate
     """
@@ -122,7 +122,7 @@ def _run(
     quiet: bool,
     as_json: bool,
 ) -> dict[str, Any]:
-    """Runs the comparison, with a line for every cell; Ctrl-C says how to go on."""
+    """Runs the comparison, with a line for every result; Ctrl-C says how to go on."""
     from contextlib import nullcontext
 
     from unweave.distributed import on_first
@@ -139,7 +139,7 @@ def _run(
         with hushed, workers as pool:
             return compare(comparison, folder, loader, say, pool)
     except KeyboardInterrupt:
-        say(f"finished cells are in {folder}: the same command goes on")
+        say(f"finished results are in {folder}: the same command goes on")
         raise
 
 
@@ -167,7 +167,7 @@ def _show(record: Mapping[str, Any], folder: Path, as_json: bool) -> None:
     console = Console(highlight=False)
     for table in tables(record):
         console.print(table)
-    console.print(f"Cells and compare.json: {folder}", soft_wrap=True, markup=False)
+    console.print(f"Results and compare.json: {folder}", soft_wrap=True, markup=False)
     if all("error" in row for row in record["rows"]):
         raise typer.Exit(1)
 

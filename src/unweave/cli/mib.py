@@ -110,7 +110,7 @@ def show(
         for part in tables(record):
             printer.print(part)
         printer.print(f"Scores and mib.json: {folder}", soft_wrap=True, markup=False)
-    if all("error" in cell for cell in record["cells"]):
+    if all("error" in result for result in record["results"]):
         raise typer.Exit(1)
 
 

@@ -311,7 +311,7 @@ EVALUATION = fields(
 )
 
 _KEY = {"task": text, "method": text, "seed": whole, "settings": named(anything)}
-CELL = fields(
+RESULT = fields(
     {
         **_KEY,
         **dict.fromkeys(("score", "search"), text),
@@ -326,7 +326,7 @@ CELL = fields(
     },
     ("circuit", "faithfulness", "seconds", "forwards", "curve", "curves", "roc", "score", "search"),
 )
-REFERENCE_CELL = fields(
+REFERENCE_RESULT = fields(
     {
         **_KEY,
         "nodes": whole,
