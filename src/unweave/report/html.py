@@ -9,22 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
-
-from unweave import __version__
 from unweave.errors import UnweaveError
 from unweave.experiments.compare import read_comparison
 from unweave.report.data import Room, page_data
 from unweave.report.folder import ShownRun, read_shown
-from unweave.report.single_file import (
-    environment,
-    library_styles,
-    policy,
-    read_asset,
-    script_json,
-    write_page,
-)
+from unweave.report.single_file import render_page, write_page
 
 SCRIPTS = (
     "base.js",
@@ -120,25 +109,15 @@ def _page(runs: Sequence[ShownRun], room: Room) -> str:
     one = len(runs) == 1
     # Beside other runs, a circuit shows neither untested relevance nor attention.
     data = [page_data(run, room if one else Room(0, 0, 0)) for run in runs]
-    script = "(() => {\n'use strict';\n" + "\n".join(map(read_asset, SCRIPTS)) + "\n})();"
-    style = read_asset("style.css")
     names = list(dict.fromkeys(f"{run.about('task')} in {run.about('model')}" for run in runs))
-    library = get_plotlyjs()
-    return (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            version=__version__,
-            title=names[0] if one else f"{len(runs)} circuits: {', '.join(names)}",
-            subtitle=_subtitle(runs),
-            policy=policy([library, script], [style, *library_styles(library)]),
-            sections=_sections(data[0]) if one else _COMPARE_SECTIONS,
-            runs=[_facts(run, found) for run, found in zip(runs, data, strict=True)],
-            style=Markup(style),
-            data=Markup(script_json({"runs": data})),
-            library=Markup(library),
-            script=Markup(script),
-        )
+    return render_page(
+        "report.html.j2",
+        SCRIPTS,
+        {"runs": data},
+        title=names[0] if one else f"{len(runs)} circuits: {', '.join(names)}",
+        subtitle=_subtitle(runs),
+        sections=_sections(data[0]) if one else _COMPARE_SECTIONS,
+        runs=[_facts(run, found) for run, found in zip(runs, data, strict=True)],
     )
 
 

@@ -4,8 +4,8 @@ The two ends of faithfulness are the whole model and the model without any edge:
 what all nodes, and the embedding, write at their ablation.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from jaxtyping import Float
@@ -28,15 +28,7 @@ class EdgeProblem(Runs[str]):
         nodes: Every edge that a circuit may hold, `a0.h0->a5.h1<q>`.
         ablation: What a node writes for a reader that lacks its edge; holds values at
             `unweave.graph.graph_points(model)`.
-        draw: Draws the same problem on prompts of another part ("discover", "check") or number;
-            None where there are no others.
     """
-
-    model: Model
-    batch: Batch
-    nodes: tuple[str, ...]
-    ablation: Ablation
-    draw: "Callable[[str, int], EdgeProblem] | None" = None
 
     @staticmethod
     def of(model: Model, batch: Batch, ablation: Ablation) -> "EdgeProblem":
@@ -50,11 +42,6 @@ class EdgeProblem(Runs[str]):
     @cached_property
     def graph(self) -> Graph:
         return graph_of(self.model, post_norms=False)
-
-    def select(self, examples: slice) -> "EdgeProblem":
-        """The problem on a part of its prompts."""
-        batch, ablation = self.batch.select(examples), self.ablation.select(examples)
-        return replace(self, batch=batch, ablation=ablation, draw=None)
 
     def metric(self, circuits: Sequence[Sequence[str]]) -> Float[Tensor, "circuit batch"]:
         """The metric of each circuit, by one edge-patched run each."""

@@ -71,13 +71,13 @@ class RaceSettings:
 
     Args:
         first: Prompts of the first heat.
-        growth: How many times as many prompts the next heat has.
         errors: Standard errors that a change has to be worse by to be out.
+        growth: How many times as many prompts the next heat has.
     """
 
     first: int = 24
-    growth: int = 4
     errors: float = 2.0
+    growth: int = 4
 
 
 @dataclass(frozen=True)
@@ -85,19 +85,19 @@ class OrderSettings:
     """The order of what is outside a circuit.
 
     Args:
+        rounding: A smaller effect may be float32's.
         prompts: On how many prompts it is measured.
         tried: How many nodes are tried one by one at the circuit; the effect of the others is
             known from elsewhere.
         soon: Faithfulness is measured again after this many nodes, then less and less often: each
             time after `1/later` of those that are ordered already.
-        rounding: A smaller effect may be float32's.
     """
 
+    rounding: float = ROUNDING
     prompts: int = 32
     tried: int = 24
     soon: int = 3
     later: int = 4
-    rounding: float = ROUNDING
 
 
 @dataclass(frozen=True)
