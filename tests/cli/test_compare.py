@@ -69,7 +69,7 @@ def test_ctrl_c_keeps_finished_results(
         patch.setattr(module, "method_result", interrupted)
         assert compare("--methods", "eap", "--out", str(tmp_path)) == 130
     err = " ".join(capsys.readouterr().err.split())
-    assert "the same command goes on interrupted" in err
+    assert "the same command continues interrupted" in err
     assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}--reference--seed0.json"]
     assert compare("--methods", "eap", "--out", str(tmp_path)) == 0
     assert "reference, seed 0: already there" in capsys.readouterr().err

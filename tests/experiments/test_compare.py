@@ -205,7 +205,7 @@ def test_a_broken_result_is_named(tmp_path: Path, change: Any, message: str) -> 
     with pytest.raises(UnweaveError, match=rf"eap--seed0\.json .*{message}"):
         compare(PLAN, tmp_path, load)
     path.write_text("{")
-    with pytest.raises(UnweaveError, match=r"eap--seed0\.json is no JSON.*delete it"):
+    with pytest.raises(UnweaveError, match=r"eap--seed0\.json is not JSON.*delete it"):
         compare(PLAN, tmp_path, load)
 
 

@@ -84,7 +84,7 @@ def test_an_error_of_the_user_is_not_tried_again() -> None:
 def test_an_executor_that_is_shut_down_says_how_to_go_on() -> None:
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
-    with pytest.raises(UnweaveError, match="the same command goes on"):
+    with pytest.raises(UnweaveError, match="the same command continues"):
         list(outcomes(pool, {"a": (abs, (-1,))}))
 
 

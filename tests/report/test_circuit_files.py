@@ -95,7 +95,7 @@ def strict(text: str) -> Any:
     """Reads JSON that has no NaN in it."""
 
     def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
+        raise AssertionError(f"{name} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
 
@@ -244,7 +244,7 @@ def test_errors_name_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["export", str(run), "--format", "eap-ig"]) == 2
     assert "shape" in capsys.readouterr().err
     (tmp_path / "no.json").write_text('{"a": 1}')
-    with pytest.raises(UnweaveError, match="is no circuit"):
+    with pytest.raises(UnweaveError, match="is not a circuit"):
         read_circuit(tmp_path / "no.json")
 
 

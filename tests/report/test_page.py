@@ -17,9 +17,9 @@ from unweave.report.html import write_report
 HEATMAP = "document.querySelector('#heatmap-plot .plot')"
 DRAWN = (
     *("verdict-plot", "heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot"),
-    *("chance-plot", "tests-plot", "prompts-list"),
+    *("random-circuits-plot", "tests-plot", "prompts-list"),
 )
-TABLED = ("heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot", "chance-plot")
+TABLED = ("heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot", "random-circuits-plot")
 PANELS = ("graph", *DRAWN)
 COLOURS = """() => [
     [document.body, "backgroundColor"],

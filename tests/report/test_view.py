@@ -283,7 +283,7 @@ def test_without_a_verdict_panels_say_how_to_get_it(browser: Any, tmp_path: Path
     folder = write_run(tmp_path / "my run", 4, 4, 5, checked=False, evaluated=False)
     page = open_page(browser, write_report([folder]))
     command = shlex.join(["unweave", "evaluate", str(folder)])
-    for panel in ("verdict", "nodes", "tests", "chance", "roc"):
+    for panel in ("verdict", "nodes", "tests", "random-circuits", "roc"):
         assert command in page.locator(f"#{panel}").inner_text(), panel
     assert "unweave discover" in page.locator("#prompts-list").inner_text()
     page.locator("#prompts-list select").select_option("discover")

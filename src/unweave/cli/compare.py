@@ -122,12 +122,12 @@ def _run(
     on_first(lambda: check_writable(folder))
     say = given.speaker(quiet)
     try:
-        hushed = silent() if quiet or as_json else nullcontext()
+        progress = silent() if quiet or as_json else nullcontext()
         workers = find_executor(executor, folder) if executor else nullcontext()
-        with hushed, workers as pool:
+        with progress, workers as pool:
             return compare(comparison, folder, loader, say, pool)
     except KeyboardInterrupt:
-        say(f"finished results are in {folder}: the same command goes on")
+        say(f"finished results are in {folder}: the same command continues")
         raise
 
 
@@ -137,9 +137,9 @@ def _check_mib(values: Mapping[str, Any]) -> None:
     fixed |= {"granularity": values["granularity"] != "head"}
     fixed |= {"ablation": values["ablation"] != "mean", "first-token": values["first_token"]}
     fixed |= {"only-correct": values["only_correct"] is not None}
-    if given_too := [name for name, value in fixed.items() if value]:
+    if unused := [name for name, value in fixed.items() if value]:
         raise UnweaveError(
-            f"--{given_too[0]} has no meaning in MIB's protocol, which fixes nodes and "
+            f"--{unused[0]} has no meaning in MIB's protocol, which fixes nodes and "
             "ablation: drop it; options of a score are written eap-ig:steps=10 in --methods"
         )
 

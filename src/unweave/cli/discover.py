@@ -88,8 +88,8 @@ def discover(
         on_first(lambda: check_out(out, resume))  # before the model is loaded
     loaded = load(name, **wanted)
     folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
-    resume, hushed = resume or not out, shared["quiet"] or as_json
-    circuit = _run(loaded, found, specification, folder, resume, hushed, explain, new=not out)
+    resume, quiet = resume or not out, shared["quiet"] or as_json
+    circuit = _run(loaded, found, specification, folder, resume, quiet, explain, new=not out)
     if ranks().first:
         _report(folder, open_report)
         _show(circuit, folder, verbose, as_json)
@@ -118,7 +118,7 @@ def _run(
     specification: "Specification",
     folder: Path,
     resume: bool,
-    hushed: bool,
+    quiet: bool,
     explain: bool,
     new: bool,
 ) -> "Circuit":
@@ -135,16 +135,16 @@ def _run(
     from unweave.progress import silent
 
     def say(text: str) -> None:
-        if not hushed:
+        if not quiet:
             typer.echo(text, err=True)
 
     say(repr(model))
     try:
-        with silent() if hushed else nullcontext():
+        with silent() if quiet else nullcontext():
             return run(model, task, specification, folder, resume, say, explain)
     except KeyboardInterrupt:
         if (folder / "state.json").exists():
-            say(f"what is finished is in {folder}: go on with --resume --out {folder}")
+            say(f"what is finished is in {folder}: continue with --resume --out {folder}")
         raise
     finally:
         if new and ranks().first:

@@ -254,7 +254,7 @@ def halves(x: Float[Tensor, "row d"]) -> BFloat16[Tensor, "row two_d"]:
     return to
 
 
-def try_out(device: torch.device) -> None:
+def check_compiler(device: torch.device) -> None:
     """Compiles and runs the smallest of the kernels; raises whatever is wrong with the compiler."""
     x = torch.ones(1, 1, 1, 16, device=device)
     gate(x, None, x[0], None, x[0], "relu", 0.0)

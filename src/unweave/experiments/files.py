@@ -68,7 +68,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         what: What the file should be, for errors ("a run of unweave discover").
 
     Raises:
-        UnweaveError: When the file is not there or is no JSON object.
+        UnweaveError: When the file is not there or is not JSON object.
     """
     try:
         record = json.loads(path.read_text("utf-8"))
@@ -77,7 +77,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     except OSError as error:
         raise UnweaveError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # also bytes that are no text, numbers too long
-        raise UnweaveError(f"{path} is no JSON ({error}): expected {what}") from error
+        raise UnweaveError(f"{path} is not JSON ({error}): expected {what}") from error
     if not isinstance(record, dict):
         raise UnweaveError(f"{path} holds a {type(record).__name__}: expected {what}")
     return record

@@ -287,7 +287,7 @@ def read_run(folder: Path) -> Run:
     if not folder.is_dir():
         raise UnweaveError(f"no run folder {folder}: make one with unweave discover TASK")
     if (folder / "state.json").exists():
-        raise UnweaveError(f"the run in {folder} is not finished: go on with --resume")
+        raise UnweaveError(f"the run in {folder} is not finished: continue with --resume")
     record = read_json(folder / "run.json", "run.json of unweave discover")
     if record.get("schema_version") != SCHEMA:
         raise UnweaveError(

@@ -164,13 +164,13 @@ _COMPLETENESS = fields({"mean_gap": number, "worst_gap": number, "knockouts": _K
 _MINIMALITY = fields({"effects": named(number), "idle": _NAMES, "prompts": whole})
 
 
-def whether(value: Any, where: str) -> None:
+def boolean(value: Any, where: str) -> None:
     """Yes or no; null for what could not be tested."""
     if value is not None and not isinstance(value, bool):
         _fail(value, where, "true or false")
 
 
-_CHECK = fields({"role": text, "says": text, "held": whether}, ("role", "says"))
+_CHECK = fields({"role": text, "says": text, "held": boolean}, ("role", "says"))
 EXPLANATION = fields(
     {
         "prompts": whole,

@@ -4,7 +4,7 @@ The two ends of faithfulness are the whole model and the model without any edge:
 what all nodes, and the embedding, write at their ablation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,7 +28,10 @@ class EdgeProblem(Runs[str]):
         nodes: Every edge that a circuit may hold, `a0.h0->a5.h1<q>`.
         ablation: What a node writes for a reader that lacks its edge; holds values at
             `unweave.graph.graph_points(model)`.
+        draw: As a `Problem`'s.
     """
+
+    draw: "Callable[[str, int], EdgeProblem] | None" = None
 
     @staticmethod
     def of(model: Model, batch: Batch, ablation: Ablation) -> "EdgeProblem":
@@ -58,16 +61,16 @@ class EdgeProblem(Runs[str]):
         )
 
     def effects(
-        self, circuit: Sequence[str], edges: Sequence[str], faded: float = 0.0
+        self, circuit: Sequence[str], edges: Sequence[str], removed_share: float = 0.0
     ) -> Float[Tensor, "part edge"]:
         """To first order what each edge adds to the circuit's metric, by parts of the prompts.
 
         Args:
-            faded: The part of every kept edge that is removed.
+            removed_share: The part of every kept edge that is removed.
         """
-        places = self.graph.places
-        active = tuple(sorted({places[name][1] for name in (*circuit, *edges)}))
+        index = self.graph.index
+        active = tuple(sorted({index[name][1] for name in (*circuit, *edges)}))
         removed = self.graph.removed([circuit])
-        found = edge_effects(self.model, self.batch, removed, self.ablation, active, faded)
-        rows, columns = zip(*(places[name] for name in edges), strict=True)
+        found = edge_effects(self.model, self.batch, removed, self.ablation, active, removed_share)
+        rows, columns = zip(*(index[name] for name in edges), strict=True)
         return found[:, list(rows), list(columns)]

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -82,6 +82,7 @@ class Reference:
 
 
 N = TypeVar("N", bound=Hashable)  # what circuits are made of
+R = TypeVar("R", bound="Runs[Any]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,15 +93,12 @@ class Runs(ABC, Generic[N]):
         batch: Prompts with a metric.
         nodes: Everything that a circuit may hold.
         ablation: What replaces whatever a circuit does not hold.
-        draw: Draws the same problem on prompts of another part ("discover", "check") or number;
-            None where there are no others.
     """
 
     model: Model
     batch: Batch
     nodes: tuple[N, ...]
     ablation: Ablation
-    draw: "Callable[[str, int], Self] | None" = None
 
     @abstractmethod
     def metric(self, circuits: Sequence[Sequence[N]]) -> Float[Tensor, "circuit batch"]:
@@ -110,7 +108,7 @@ class Runs(ABC, Generic[N]):
     def flipped(self, circuit: Sequence[N], nodes: Sequence[N]) -> Float[Tensor, "node batch"]:
         """The metric of a circuit without each of its own nodes, and with each of the others."""
 
-    def select(self, examples: slice | Int[Tensor, " n"]) -> Self:
+    def select(self: R, examples: slice | Int[Tensor, " n"]) -> R:
         """The same on a part of the prompts."""
         batch, ablation = self.batch.select(examples), self.ablation.select(examples)
         return replace(self, batch=batch, ablation=ablation, draw=None)
@@ -141,6 +139,8 @@ class Problem(Runs[Site]):
         draw: Draws the same problem on prompts of another part ("discover", "check") or number;
             None where there are no others.
     """
+
+    draw: "Callable[[str, int], Problem] | None" = None
 
     @cached_property
     def points(self) -> tuple[Point, ...]:

@@ -44,7 +44,7 @@ class EdgeState:
     steps: list[Step] = field(default_factory=list)
     ranking: list[str] = field(default_factory=list)
 
-    def go_on(self, phase: str) -> None:
+    def begin(self, phase: str) -> None:
         """Begins another phase."""
         self.phase, self.passes, self.changed = phase, 0, False
         self.held, self.untried = [], []
@@ -152,7 +152,7 @@ class EdgeDescent:
         """Edges by the size of what they do to the circuit to first order, the smallest first."""
         circuit = self.state.circuit if circuit is None else circuit
         some = self.problem.select(slice(0, SETTINGS.estimated))
-        taken = [some.effects(circuit, edges, part) for part in SETTINGS.removed]
+        taken = [some.effects(circuit, edges, part) for part in SETTINGS.removed_shares]
         effects = torch.stack(taken).abs().mean((0, 1))
         return [edges[int(i)] for i in torch.argsort(effects, stable=True)]
 

@@ -87,21 +87,21 @@ def _phase(run: _Run, joined: Sequence[str]) -> None:
     state = run.state
     if state.phase == "blocks":
         run.descent().blocks()
-        state.go_on("singles")
+        state.begin("singles")
     elif state.phase == "singles":
         run.descent().singles()
-        state.go_on("check")
+        state.begin("check")
     elif state.phase == "returns":
         own = set(state.circuit)
         run.descent().returns([edge for edge in joined if edge not in own])
-        state.go_on("singles")
+        state.begin("singles")
     elif state.prompts < run.prompts.most and not _holds(run):
         state.prompts, state.loss = min(run.prompts.most, 2 * state.prompts), None
-        state.go_on("returns")
+        state.begin("returns")
     else:
         if run.prompts.problem.draw is not None and not _holds(run):
             state.circuit = _faithful(run, joined)
-        state.go_on("done")
+        state.begin("done")
 
 
 def _holds(run: _Run) -> bool:

@@ -109,7 +109,7 @@ class SavedState(Protocol):
         ...
 
 
-class Forgetful:
+class NoCheckpoint:
     """Keeps nothing: a search that is killed starts anew."""
 
     def load(self) -> dict[str, Any] | None:
@@ -158,7 +158,7 @@ class Search:
         Raises:
             UnweaveError: For an unknown option, or a value outside its meaning.
         """
-        return self.find(problem, scores, self.filled(options or {}), checkpoint or Forgetful())
+        return self.find(problem, scores, self.filled(options or {}), checkpoint or NoCheckpoint())
 
     def run_edges(
         self,
@@ -180,7 +180,7 @@ class Search:
             able = ", ".join(name for name in searches if searches[name].edges is not None)
             raise UnweaveError(f"search {self.name} finds nodes, not edges: {able} can")
         given = self.filled(options or {})
-        return self.edges(problem, scores, nodes, given, checkpoint or Forgetful())
+        return self.edges(problem, scores, nodes, given, checkpoint or NoCheckpoint())
 
     def filled(self, options: Options) -> Options:
         """All options, the given ones in place of their defaults, each checked."""

@@ -106,8 +106,8 @@ class EdgeSettings:
 
     Args:
         estimated: On how many prompts effects to first order are taken, at most: they only propose.
-        removed: Effects are taken at the circuit with this part of every edge removed, and added
-            up.
+        removed_shares: Effects are taken at the circuit with this part of every edge removed, and
+            added up.
         patience: How many times in a row no block may leave before single edges are tried.
         blocks: One edge in this many leaves at once; the largest block that may leave goes.
         block_price: A block may cost this part of its price: within it, edges that are needed must
@@ -119,7 +119,7 @@ class EdgeSettings:
     """
 
     estimated: int = 16
-    removed: tuple[float, ...] = (0.0, 0.35, 0.7)
+    removed_shares: tuple[float, ...] = (0.0, 0.35, 0.7)
     patience: int = 12
     blocks: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
     block_price: float = 0.1
