@@ -195,7 +195,9 @@ def _methods(
     found = [find_method(name) for name in _listed(names)]
     pairs = _listed(scores), _listed(searches)
     if any(pairs):
-        found += [find_method(None, a, b) for a in pairs[0] or [None] for b in pairs[1] or [None]]
+        level = "edge" if edges else "node"
+        both = ((a, b) for a in pairs[0] or [None] for b in pairs[1] or [None])
+        found += [find_method(None, *pair, level) for pair in both]
     found = found or [one for one in METHODS.values() if one.finds_edges or not edges]
     if not options:
         return tuple(found)

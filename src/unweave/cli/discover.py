@@ -1,7 +1,6 @@
 """`unweave discover`: name a behaviour, get its circuit."""
 
 import json
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,10 +27,6 @@ _MOST_EDGES = 20  # in the table that is printed
 TaskName = Annotated[
     str, typer.Argument(help="A task (see unweave tasks), or your own .jsonl or .csv file.")
 ]
-MethodName = Annotated[
-    str,
-    typer.Option("--method", help="A named pair of score and search: see unweave methods."),
-]
 Seed = Annotated[int, typer.Option(help="Decides which prompts are drawn.")]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the run; by default a new one under runs/.")
@@ -48,7 +43,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print every
 def discover(
     task: TaskName,
     model: given.Model = None,
-    method: MethodName = "cdt",
+    method: given.Method = None,
     score: given.Score = None,
     search: given.Search = None,
     seed: Seed = 0,
@@ -79,7 +74,7 @@ def discover(
         raise UnweaveError("--resume needs the run's folder: give it with --out")
     found = find_task(task, shared["first_token"])
     name = found.own_model if model is None else model
-    specification = given.specification(values, task, name, **_method_of(values), seed=seed)
+    specification = given.specification(values, task, name, **given.method_of(values), seed=seed)
     wanted = {key: shared[key] for key in ("device", "bos")}
     if shared["dry_run"]:
         return show_plan(load(name, **wanted), found, specification, as_json)
@@ -101,15 +96,6 @@ def _report(folder: Path, open_report: bool) -> None:
     report = write_report([folder])
     if open_report:
         typer.launch(str(report))
-
-
-def _method_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Method, score, search and their options, from the command's options by name."""
-    from unweave.experiments.methods import find_method, read_options
-
-    method, score, search = (values[name] for name in ("method", "score", "search"))
-    options = read_options(find_method(method, score, search), values["option"] or [])
-    return {"method": method, "score": score, "search": search, "options": options}
 
 
 def _run(

@@ -64,6 +64,14 @@ Mlps = Annotated[
         show_default=False,
     ),
 ]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        help="A named pair of score and search: see unweave methods.",
+        show_default="eap+eliminate; cdt with --level edge",
+    ),
+]
 Level = Annotated[
     str,
     typer.Option(
@@ -220,3 +228,12 @@ def speaker(quiet: bool) -> Callable[[str], None]:
             console.print(line, style="dim", markup=False, soft_wrap=True)
 
     return say
+
+
+def method_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Method, score, search and their options, from the command's options by name."""
+    from unweave.experiments.methods import find_method, read_options
+
+    parts = {name: values[name] for name in ("method", "score", "search")}
+    method = find_method(*parts.values(), level=values["level"])
+    return {**parts, "options": read_options(method, values["option"] or [])}

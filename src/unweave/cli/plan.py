@@ -19,7 +19,7 @@ def plan(
         str, typer.Argument(help="A task (see unweave tasks), or your own .jsonl or .csv file.")
     ],
     model: given.Model = None,
-    method: Annotated[str, typer.Option(help="A named pair of score and search.")] = "cdt",
+    method: given.Method = None,
     score: given.Score = None,
     search: given.Search = None,
     seed: Annotated[int, typer.Option(help="Decides which prompts are drawn.")] = 0,
@@ -30,14 +30,12 @@ def plan(
     Example: unweave plan ioi --granularity neuron
     """
     from unweave.behaviours.file import find_task
-    from unweave.experiments.methods import find_method, read_options
     from unweave.model.loading import load
 
     found = find_task(task, shared["first_token"])
     name = found.own_model if model is None else model
-    options = read_options(find_method(method, score, search), shared["option"] or [])
-    own = {"method": method, "score": score, "search": search, "options": options, "seed": seed}
-    specification = given.specification(shared, task, name, **own)
+    values = {"method": method, "score": score, "search": search, **shared}
+    specification = given.specification(values, task, name, **given.method_of(values), seed=seed)
     loaded = load(name, device=shared["device"], bos=shared["bos"])
     show_plan(loaded, found, specification, shared["as_json"])
 

@@ -76,11 +76,16 @@ class Descent:
             both = self._step(nodes, tuple(best))
             if both.loss <= present + 2 * self.price:
                 return both
-        return self._step(nodes, tuple(best[:1]))
+        return self._step(nodes, tuple(best[:1]), heats.whole(heats.order[0]))
 
-    def _step(self, nodes: tuple[Site, ...], removed: tuple[Site, ...]) -> Step:
+    def _step(
+        self,
+        nodes: tuple[Site, ...],
+        removed: tuple[Site, ...],
+        metric: Float[Tensor, "1 batch"] | None = None,
+    ) -> Step:
         left = tuple(node for node in nodes if node not in set(removed))
-        metric = self.problem.metric([left])
+        metric = self.problem.metric([left]) if metric is None else metric
         loss, faithfulness = float(self.loss(metric)[0]), float(self.loss.faithfulness(metric)[0])
         names = tuple(map(str, removed))
         return Step(len(left), loss, faithfulness, names, len(metric[0]), self.blocks)

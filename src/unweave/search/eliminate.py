@@ -12,6 +12,7 @@ they left, or so that faithfulness stays near 1 (`order=measured`).
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
@@ -217,6 +218,7 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
     """
     state, options = run.state, run.options
     order = nested(joined, state.steps)
+    wider = run.own
     while True:
         found = _checked(run, state)
         if found is not None:
@@ -227,7 +229,7 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
                 if state.halved == SETTINGS.halvings:
                     break
                 state.halved += 1
-        wider = min(run.most, 2 * state.prompts or run.start)
+            wider = min(run.most, _needed(state.prompts, found.half, options["precision"]))
         problem, own = run.on(wider), set(state.circuit)
         left = [node for node in order if str(node) not in own]
         circuit, price = tuple(map(parse, state.circuit)), options["price"] / 2**state.halved
@@ -235,6 +237,13 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
         state.prompts, state.circuit = wider, list(map(str, kept))
         run.save()
     return tuple(map(parse, state.circuit))
+
+
+def _needed(prompts: int, half: float, precision: float) -> int:
+    """How many prompts make an interval as narrow as it should be, twice as many at least: steps
+    between would be polished on and left again."""
+    enough = prompts * (half / precision) ** 2 if precision else math.inf
+    return max(2 * prompts, math.ceil(min(enough, 2**20) / SETTINGS.step) * SETTINGS.step)
 
 
 def _checked(run: _Run, state: _State) -> Estimate | None:
@@ -275,8 +284,10 @@ def polish(
         heats = race(problem, kept, tried, loss, worth)
         missed = dict(zip(tried, heats.values, strict=True))
         best = heats.order[0]
-        node = tried[best]
-        value = float(loss(problem.metric([tuple(_flip(kept, node))]))[0])
+        node, metric = tried[best], heats.whole(best)
+        if metric is None:
+            metric = problem.metric([tuple(_flip(kept, node))])
+        value = float(loss(metric)[0])
         if present - value + float(worth[best]) <= SETTINGS.rounding:
             break
         present, to = value, (others if node in own else kept)

@@ -41,6 +41,11 @@ class Heats:
         """Changes from the best to the worst: those that lasted longer come first."""
         return sorted(range(len(self.seen)), key=lambda i: (-self.seen[i], self.values[i]))
 
+    def whole(self, change: int) -> Float[Tensor, "1 batch"] | None:
+        """The metric of a change that was run on all prompts; None for one that was not."""
+        complete = self.seen[change] == self.metric.shape[1]
+        return self.metric[change][None] if complete else None
+
 
 def race(
     problem: Problem,

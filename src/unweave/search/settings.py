@@ -51,6 +51,7 @@ class DescentSettings:
         margin: Past the best circuit by this much, the way down ends.
         returning: How many of the nodes that left last may come back.
         halvings: How often a price may be halved at which no circuit is faithful.
+        step: Prompts are drawn in multiples of this.
         smallest_pool: Models with fewer nodes are searched whole.
         rounding: A smaller difference in loss may be float32's.
     """
@@ -61,6 +62,7 @@ class DescentSettings:
     margin: float = 0.1
     returning: int = 8
     halvings: int = 2
+    step: int = 32
     smallest_pool: int = 12
     rounding: float = ROUNDING
 
