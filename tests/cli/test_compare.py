@@ -36,18 +36,18 @@ def test_it_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ("more", "nodes"),
     [
         (["--granularity", "qkv", "--ablation", "counterfactual"], 36),
-        (["--granularity", "head@position", "--ablation", "zero"], None),
+        (["--granularity", "head@position", "--ablation", "zero"], 24),  # the end, and the rest
     ],
 )
 def test_nodes_and_ablations(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], nodes: int | None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], nodes: int
 ) -> None:
     how = ["--score", "eap", "--search", "eliminate", "-o", "max_size=2", *more]
     assert compare(*how, "--out", str(tmp_path), "--json", "-q") == 0
     record = json.loads(capsys.readouterr().out)
     (row,) = record["rows"]
     assert record["settings"]["ablation"] == more[-1]
-    assert row["nodes"] == nodes or nodes is None
+    assert row["nodes"] == nodes
     assert ("@" in row["circuit"][0]) == ("@" in more[1])
     assert row["size"] <= 2
 

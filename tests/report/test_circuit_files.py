@@ -220,8 +220,10 @@ def test_neuronpedia_puts_explained_nodes_where_they_matter(tmp_path: Path) -> N
     write_json(run / "circuit.json", record)
     after = strict(FORMATS["neuronpedia"][1](read_shown(run)))["nodes"]
     positions = read_shown(run).example["positions"]
+    assert len(before) >= len(labels * 2)  # nodes come first, then what they read and write
     for old, new, label in zip(before, after, labels * 2, strict=False):
         assert new["ctx_idx"] == positions.get(label, old["ctx_idx"])
+    assert before != after
 
 
 def test_hostile_run_exports_strict_json(tmp_path: Path) -> None:

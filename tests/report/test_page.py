@@ -174,6 +174,7 @@ def test_heatmap_by_round_and_theme_toggle(browser: Any, report: Path) -> None:
     light = colours(page)
     page.locator("#theme").click()
     dark = colours(page)
+    assert light
     assert all(a != b for a, b in zip(light, dark, strict=True))
     page.locator("#theme").click()
     assert colours(page) == light
