@@ -1,6 +1,7 @@
 """`unweave discover`: name a behaviour, get its circuit."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,36 +39,22 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print every
 
 
 @commands.register("discover")
+@given.takes(*given.EXPERIMENT, *given.RUNNING, "dry_run")
 def discover(
     task: TaskName,
     model: given.Model = None,
     method: given.Method = None,
     score: given.Score = None,
     search: given.Search = None,
-    option: given.Options = None,
-    granularity: given.Granularity = "head",
-    level: given.Level = "node",
-    mlps: given.Mlps = None,
-    ablation: given.Ablation = "mean",
-    prompts: given.Prompts = None,
-    held_out: given.HeldOut = None,
     seed: Seed = 0,
     out: Out = None,
     resume: Resume = False,
-    device: given.Device = "cpu",
-    precision: given.Precision = None,
-    memory: given.Memory = None,
-    bos: given.Bos = None,
-    first_token: given.FirstToken = False,
-    only_correct: given.OnlyCorrect = None,
     open_report: OpenReport = False,
-    dry_run: given.DryRun = False,
     explain: Annotated[
         bool, typer.Option("--explain/--no-explain", help="Say what each node does.")
     ] = True,
-    as_json: given.AsJson = False,
-    quiet: given.Quiet = False,
     verbose: Verbose = False,
+    **shared: Any,
 ) -> None:
     """Find the circuit of a behaviour, and measure it on prompts that it was not found on.
 
@@ -77,7 +64,7 @@ def discover(
 
     Example: unweave discover ioi --level edge
     """
-    values = locals()
+    values, as_json = {**locals(), **shared}, shared["as_json"]
     from unweave.behaviours.file import find_task
     from unweave.distributed import on_first, ranks, restarted
     from unweave.experiments.locking import check_out, new_folder
@@ -85,18 +72,19 @@ def discover(
 
     if resume and out is None:
         raise UnweaveError("--resume needs the run's folder: give it with --out")
-    found = find_task(task, first_token)
+    found = find_task(task, shared["first_token"])
     name = found.own_model if model is None else model
     specification = given.specification(values, task, name, **given.method_of(values), seed=seed)
-    if dry_run:
-        return show_plan(load(name, device=device, bos=bos), found, specification, as_json)
+    wanted = {key: shared[key] for key in ("device", "bos")}
+    if shared["dry_run"]:
+        return show_plan(load(name, **wanted), found, specification, as_json)
     resume = resume or restarted()
     if out is not None:
         on_first(lambda: check_out(out, resume))  # before the model is loaded
-    loaded = load(name, device=device, bos=bos)
+    loaded = load(name, **wanted)
     folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
-    resume, hushed = resume or not out, quiet or as_json
-    circuit = _run(loaded, found, specification, folder, resume, hushed, explain, new=not out)
+    resume, quiet = resume or not out, shared["quiet"] or as_json
+    circuit = _run(loaded, found, specification, folder, resume, quiet, explain, new=not out)
     if ranks().first:
         _report(folder, open_report)
         _show(circuit, folder, verbose, as_json)
@@ -116,7 +104,7 @@ def _run(
     specification: "Specification",
     folder: Path,
     resume: bool,
-    hushed: bool,
+    quiet: bool,
     explain: bool,
     new: bool,
 ) -> "Circuit":
@@ -133,16 +121,16 @@ def _run(
     from unweave.progress import silent
 
     def say(text: str) -> None:
-        if not hushed:
+        if not quiet:
             typer.echo(text, err=True)
 
     say(repr(model))
     try:
-        with silent() if hushed else nullcontext():
+        with silent() if quiet else nullcontext():
             return run(model, task, specification, folder, resume, say, explain)
     except KeyboardInterrupt:
         if (folder / "state.json").exists():
-            say(f"what is finished is in {folder}: go on with --resume --out {folder}")
+            say(f"what is finished is in {folder}: continue with --resume --out {folder}")
         raise
     finally:
         if new and ranks().first:
@@ -159,41 +147,38 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool, as_json: bool) -> Non
     from unweave.experiments.run_folder import read_run
 
     console, record = Console(), read_run(folder).record
+    tell = partial(console.print, soft_wrap=True)
     if verbose:
         for number, one in enumerate(record.get("rounds") or (), 1):
-            console.print(
+            tell(
                 f"round {number}: targets {', '.join(one['targets'][:8])}; "
                 f"{len(one['selected'])} joined, {len(one['dropped'])} left, "
-                f"faithfulness {one['faithfulness']:.3f} where it was found",
-                soft_wrap=True,
+                f"faithfulness {one['faithfulness']:.3f} where it was found"
             )
     if sentence := (record.get("verdict") or {}).get("sentence"):
-        console.print(escape(sentence), style="bold", soft_wrap=True)
+        tell(escape(sentence), style="bold")
     console.print(_table(circuit))
     if circuit.edges:
         console.print(_edge_table(circuit))
     half = (circuit.interval[1] - circuit.interval[0]) / 2
-    console.print(
+    tell(
         f"[bold]{circuit.parts}, faithfulness "
         f"{circuit.faithfulness:.3f} ± {half:.3f}[/bold] (95%, {circuit.prompts} held-out prompts; "
-        f"{circuit.found:.3f} where it was found)",
-        soft_wrap=True,
+        f"{circuit.found:.3f} where it was found)"
     )
     if kinds := (record.get("verdict") or {}).get("templates"):
         figures = (f"{template_figure(one)} of {name} templates" for name, one in kinds.items())
-        console.print("held-out prompts by template: " + ", ".join(figures), soft_wrap=True)
+        tell("held-out prompts by template: " + ", ".join(figures))
     metric = record.get("metric") or {}
     seconds, passes = (sum((record.get(key) or {}).values()) for key in ("seconds", "forwards"))
     if all(metric.get(key) is not None for key in ("name", "full", "empty")):
-        console.print(
+        tell(
             f"{escape(metric['name'])}: whole model {metric['full']:.3f}, every node ablated "
-            f"{metric['empty']:.3f}; {seconds:.0f} s, {passes:.0f} forward passes",
-            soft_wrap=True,
+            f"{metric['empty']:.3f}; {seconds:.0f} s, {passes:.0f} forward passes"
         )
-    console.print(
+    tell(
         f"Next: open {escape(str(folder / 'report.html'))}, or unweave evaluate "
-        f"{escape(str(folder))}",
-        soft_wrap=True,
+        f"{escape(str(folder))}"
     )
 
 

@@ -1,11 +1,11 @@
 """`Specification`: an experiment as the user asked for it, and `Experiment`: the same, set up."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from unweave.ablations.kind import Apply, ablations, prepared, task_ablation
 from unweave.batch import Batch
@@ -19,7 +19,7 @@ from unweave.model.weights import tensors
 from unweave.nodes.node import find_nodes, read_granularity
 from unweave.roles.feeds import needed_points
 from unweave.roles.measure import KINDS as EXPLAINED_KINDS
-from unweave.scores.problem import Problem
+from unweave.scores.problem import Problem, Runs
 from unweave.sites import Point, Site
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -31,6 +31,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "seed": (int,),
     "options": (dict,),
 }
+P = TypeVar("P", bound=Runs)
 SEARCH_PROMPTS = 64  # to search on, unless the task has more or the user asks for another number
 ABLATIONS = ("mean", "counterfactual", "zero")
 
@@ -211,14 +212,7 @@ class Experiment:
 
     def under(self, problem: Problem, ablation: str) -> Problem | None:
         """The same prompts under another ablation; None where it cannot be built for them."""
-        if ablation == problem.ablation.name:
-            return problem
-        try:
-            return self._problem(problem.batch, ablation)
-        except NotFiniteError:
-            raise
-        except UnweaveError:
-            return None
+        return under_ablation(problem, ablation, self._problem)
 
     def known(self) -> dict[str, tuple[Site, ...]]:
         """The published circuit of this model, and the augmented one where the authors give one."""
@@ -259,6 +253,22 @@ class Experiment:
             self._ablations[ablation] = prepared(self.task, self.model, ablation, recorded, seed)
         values = self._ablations[ablation](batch).at_points(points or self._points)
         return Problem(self.model, batch, self.nodes, values)
+
+
+def under_ablation(problem: P, ablation: str, build: Callable[[Batch, str], P], /) -> P | None:
+    """A problem's prompts under another ablation; None where it cannot be built for them.
+
+    Args:
+        build: The problem of some prompts under an ablation.
+    """
+    if ablation == problem.ablation.name:
+        return problem
+    try:
+        return build(problem.batch, ablation)
+    except NotFiniteError:
+        raise
+    except UnweaveError:
+        return None
 
 
 def weights_hash(model: Model) -> str:

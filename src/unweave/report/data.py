@@ -1,7 +1,7 @@
 """The data of the page: one compact, strict JSON object a run.
 
 Nodes are numbered by their order, so that the first n are the circuit of size n. What does not fit
-into the page's `Room` is left out, and the page lists it.
+into the page's limits is left out, and the page lists it.
 """
 
 import math
@@ -27,7 +27,7 @@ ENDS = {"input": -1, "logits": -2}  # of an edge, in place of a node's number
 
 
 @dataclass(frozen=True)
-class Room:
+class PageLimits:
     """How much of what can be large goes into the page.
 
     Args:
@@ -40,24 +40,26 @@ class Room:
     prompts: int = 200_000
     patterns: int = 300_000
 
-    def scaled(self, share: float) -> "Room":
-        """A room with a share of each part."""
-        return Room(*(int(share * part) for part in (self.pairs, self.prompts, self.patterns)))
+    def scaled(self, share: float) -> "PageLimits":
+        """Limits with a share of each part."""
+        return PageLimits(
+            *(int(share * part) for part in (self.pairs, self.prompts, self.patterns))
+        )
 
 
-def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
+def page_data(run: ShownRun, limits: PageLimits | None = None) -> dict[str, Any]:
     """What the page draws, as plain data without NaN or infinities.
 
     Args:
-        room: None for the whole room of a page.
+        limits: None for those of a page that has one run.
     """
-    room, record = room or Room(), run.record
+    limits, record = limits or PageLimits(), run.record
     found = node_layout(run.ranking, run.example)
     index = {site: i for i, site in enumerate(run.ranking)}
-    pairs, missing_pairs = _pairs(run, index, room.pairs)
+    pairs, missing_pairs = _pairs(run, index, limits.pairs)
     edges, missing_edges = _circuit_edges(run, index)
-    attention, missing_heads = patterns(run, room.patterns)
-    texts = {split: prompts(run, split, room.prompts) for split in ("discover", "evaluate")}
+    attention, missing_heads = patterns(run, limits.patterns)
+    texts = {split: prompts(run, split, limits.prompts) for split in ("discover", "evaluate")}
     left_out = [missing_pairs, missing_edges, missing_heads]
     left_out += [note for _, note in texts.values()]
     return plain(
