@@ -186,24 +186,32 @@ def _table(circuit: "Circuit") -> "Table":
     from rich import box
     from rich.table import Table
 
-    columns = ["node", "score"]
+    columns = ["node"]
     if circuit.summaries:
         columns.append("role")
+    # A score only estimates what the evidence has measured.
+    columns += ["effect", "", "again", "instead"] if circuit.evidence else ["score"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     if circuit.evidence:
-        columns += ["effect", "", "found again", "can be replaced by"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.caption = (
+            "effect: what faithfulness loses without the node; again: how often resampled prompts "
+            "keep it; instead: a node that can take its place"
+        )
     for column in columns:
-        table.add_column(column, no_wrap=column in ("node", "score", "effect"))
+        whole = column in ("node", "score", "effect", "")
+        table.add_column(column, no_wrap=whole, min_width=16 if column == "role" else None)
     for name, score in zip(circuit.nodes, circuit.scores, strict=True):
-        row = [name, f"{score:+.3f}"]
+        row = [name]
         if circuit.summaries:
             row.append(circuit.summaries[name].role if name in circuit.summaries else "")
         if name in circuit.evidence:
             known = circuit.evidence[name]
             half = (known.interval[1] - known.interval[0]) / 2
             often = "" if known.frequency is None else f"{known.frequency:.0%}"
-            row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
+            row += [f"{known.effect:+.2f} ± {half:.2f}", known.group or "", often]
             row.append(" ".join(known.swaps[:3]))
+        elif not circuit.evidence:
+            row.append(f"{score:+.3f}")
         table.add_row(*row)
     return table
 

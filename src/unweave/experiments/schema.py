@@ -171,6 +171,9 @@ def boolean(value: Any, where: str) -> None:
 
 
 _CHECK = fields({"role": text, "says": text, "held": boolean}, ("role", "says"))
+_FEEDER = fields(
+    {"source": text, "input": text, "share": number, "held": boolean}, ("source", "input")
+)
 EXPLANATION = fields(
     {
         "prompts": whole,
@@ -178,7 +181,14 @@ EXPLANATION = fields(
         "reason": text,
         "nodes": each(
             fields(
-                {"node": text, "roles": _NAMES, "sentence": text, "checks": each(_CHECK)},
+                {
+                    "node": text,
+                    "roles": _NAMES,
+                    "sentence": text,
+                    "checks": each(_CHECK),
+                    "feeders": each(_FEEDER),
+                    "writes": number,
+                },
                 ("node", "roles", "sentence"),
             )
         ),

@@ -19,6 +19,7 @@ from unweave.report.circuit_files import edge_parts
 from unweave.report.folder import ShownRun
 from unweave.report.layout import NodeLayout, context_index, node_layout
 from unweave.report.prompts import patterns, prompts
+from unweave.roles.measurements import NAMED
 
 CORE = 150  # of this many first nodes every pair is kept
 NEIGHBOURS = 6  # of every other node this many strongest inputs and outputs, as its details list
@@ -89,6 +90,7 @@ def page_data(run: ShownRun, limits: PageLimits | None = None) -> dict[str, Any]
             "nodes": _nodes(run, found),
             "pairs": pairs,
             "edges": edges,
+            "feeders": _feeders(run, index),
             "rounds": _rounds(run, index),
             "evaluation": _evaluation(run.evaluation),
             "comparison": run.comparison,
@@ -237,6 +239,22 @@ def _circuit_edges(run: ShownRun, index: Mapping[str, int]) -> tuple[list[list[A
         else:
             found.append([*ends, branch, short(edge.get("score")), short(edge.get("effect"))])
     return found, f"{unknown} edges whose ends are not nodes of this run" if unknown else ""
+
+
+def _feeders(run: ShownRun, index: Mapping[str, int]) -> list[list[Any]]:
+    """What the inputs of the circuit's nodes come from: source, target, q, k or v, share, and
+    whether the target's output falls without it. Nodes that write the answer feed the logits."""
+    found = []
+    for node in (run.record.get("explanation") or {}).get("nodes") or []:
+        if node["node"] in index and abs(node.get("writes") or 0.0) >= NAMED:
+            share = short(node["writes"], 3)
+            found.append([index[node["node"]], ENDS["logits"], "", share, True])
+        for feeder in node.get("feeders") or []:
+            ends = [index.get(feeder["source"]), index.get(node["node"])]
+            if None not in ends:
+                share = short(feeder.get("share"), 3)
+                found.append([*ends, feeder["input"], share, feeder.get("held")])
+    return found
 
 
 def _rounds(run: ShownRun, index: Mapping[str, int]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from unweave.roles.interventions import (
     swap_tokens,
     without_feeders,
 )
-from unweave.roles.measurements import Figure, Measurements, Shift
+from unweave.roles.measurements import MOST_NAMED, NAMED, Figure, Measurements, Shift
 from unweave.roles.positions import (
     along,
     by_label,
@@ -47,8 +47,6 @@ from unweave.sites import HEAD_KINDS, Point, Site, parse
 Index = Int[Tensor, " batch"]
 
 KINDS = ("z", "mlp")  # what roles are defined for: heads and MLPs
-NAMED = 0.1  # share of an input, in favour or against, from which a feeder is named
-MOST_NAMED = 3
 _COPIES = 0.3  # |copying| from which the attended token is swapped
 _LEAST_PROMPTS = 4
 
