@@ -6,10 +6,12 @@ Each command runs in a process of its own on a small wired model and is killed (
 again, until it gets through; then its files are compared with those of a run that nobody disturbed.
 One kill comes after a random time, the next at a random moment among the file operations of the
 command, where a half-written file would be left. Processes are forked from this one, which has
-torch and the model already: a kill takes a fraction of a second.
+the model and every module that the commands import, but has run none of them: a kill takes a
+fraction of a second.
 """
 
 import argparse
+import importlib
 import json
 import multiprocessing
 import os
@@ -20,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -48,14 +51,17 @@ def evaluate(folder: Path) -> list[str]:
     return ["evaluate", str(folder), "-n", "8", "--draws", "5", "-q"]
 
 
-def run(args: list[str], operation: int | None) -> None:
+def run(args: list[str], operation: int | None, modules: Path | None) -> None:
     """The command, in a process that ends with it, or at one of its file operations."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
     if operation is not None:
         kill_at(operation)
-    os._exit(cli.main(args))
+    code = cli.main(args)
+    if modules is not None:
+        modules.write_text(json.dumps(sorted(sys.modules)))
+    os._exit(code)
 
 
 def kill_at(operation: int) -> None:
@@ -74,8 +80,12 @@ def kill_at(operation: int) -> None:
     sys.addaudithook(hook)
 
 
-def started(args: list[str], operation: int | None = None) -> Any:
-    process = multiprocessing.get_context("fork").Process(target=run, args=(args, operation))
+def started(
+    args: list[str], operation: int | None = None, modules: Path | None = None
+) -> BaseProcess:
+    process = multiprocessing.get_context("fork").Process(
+        target=run, args=(args, operation, modules)
+    )
     process.start()
     return process
 
@@ -98,12 +108,18 @@ def _without_times(value: Any) -> Any:
 
 
 def undisturbed(make: Callable[[Path], list[str]], folder: Path) -> tuple[dict[str, Any], float]:
-    """The files of a whole run, and how long it took."""
-    began = time.monotonic()
-    process = started(make(folder))
+    """The files of a whole run, and how long it took; its modules are imported here."""
+    modules, began = folder.with_name("modules.json"), time.monotonic()
+    process = started(make(folder), modules=modules)
     process.join(LONGEST)
     assert process.exitcode == 0, f"{make(folder)} ended with {process.exitcode}"
-    return content(folder), time.monotonic() - began
+    seconds = time.monotonic() - began
+    for name in json.loads(modules.read_text()):
+        try:
+            importlib.import_module(name)
+        except ImportError:  # an entry that a library made itself, such as six.moves
+            continue
+    return content(folder), seconds
 
 
 def killed(make: Callable[[Path], list[str]], folder: Path, seconds: float, rng: Random) -> int:
@@ -149,10 +165,11 @@ def main() -> None:
     undisturbed(lambda folder: discover(folder, "cdt"), found)
     expected = {}
     for name, make in jobs.items():
-        folder = home / f"whole-{name}"
-        if name == "evaluate":
-            shutil.copytree(found, folder)
-        expected[name] = undisturbed(make, folder)
+        for attempt in ("first", "again"):  # the first also imports modules
+            folder = home / f"whole-{name}-{attempt}"
+            if name == "evaluate":
+                shutil.copytree(found, folder)
+            expected[name] = undisturbed(make, folder)
     while kills.total() < given.kills:
         for name, make in jobs.items():
             folder = home / "killed"

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from oracles.tiny_folders import GPT2, words
 
 from unweave import cli
 from unweave.experiments import compare as module
+from unweave.testing.oracle import build
 
 NAME = "wired-induction"
 
@@ -52,11 +54,23 @@ def test_nodes_and_ablations(
     assert row["size"] <= 2
 
 
-def test_mlps_are_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    how = ["compare", "sva", "-n", "2", "--held-out", "2", "--score", "eap", "--search", "top"]
-    assert cli.main([*how, "--mlps", "--draws", "1", "--out", str(tmp_path), "--json", "-q"]) == 0
+@pytest.mark.parametrize(("more", "nodes"), [(["--mlps"], 2 * 4 + 2), ([], 2 * 4)])
+def test_mlps_are_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], nodes: int
+) -> None:
+    build(GPT2).save_pretrained(tmp_path / "model")
+    words(tmp_path / "model")
+    letters = ["abcd", "bcda", "cdab", "dabc", "acbd", "cadb", "dbca", "bdac"]
+    rows = [
+        {"clean": f"{text}?", "corrupted": f"{text[::-1]}?", "answer": "e", "distractor": "f"}
+        for text in letters
+    ]
+    (tmp_path / "task.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    what = [str(tmp_path / "task.jsonl"), "--model", str(tmp_path / "model"), "--json", "-q"]
+    how = ["-n", "2", "--held-out", "2", "--score", "eap", "--search", "top", "--draws", "1"]
+    assert cli.main(["compare", *what, *how, *more, "--out", str(tmp_path / "cells")]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert row["nodes"] == 30 * 9 + 30
+    assert row["nodes"] == nodes
 
 
 def test_ctrl_c_keeps_finished_results(

@@ -279,8 +279,8 @@ def test_the_real_model_on_a_real_task(smollm2: Model) -> None:
     how = Specification(
         "greater-than",
         "smollm2-135m",
-        prompts=4,
-        held_out=8,
+        prompts=2,
+        held_out=4,
         ablation="counterfactual",
         options={"pool": 0.1, "rounds": 1, "order": "left"},
     )
