@@ -23,18 +23,18 @@ TaskNames = Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl 
 Methods = Annotated[
     str,
     typer.Option(
-        help="Methods with commas between: names, or SCORE+SEARCH such as eap-ig+eliminate; "
+        help="Methods, comma-separated: names, or SCORE+SEARCH such as eap-ig+eliminate; "
         "all named methods unless given."
     ),
 ]
 ScoreNames = Annotated[
     str,
-    typer.Option(help="Scores with commas between, each behind every --search."),
+    typer.Option(help="Scores, comma-separated, each with every --search."),
 ]
 SearchNames = Annotated[
-    str, typer.Option(help="Searches with commas between, each behind every --score.")
+    str, typer.Option(help="Searches, comma-separated, each with every --score.")
 ]
-Seeds = Annotated[str, typer.Option(help="Numbers with commas between.")]
+Seeds = Annotated[str, typer.Option(help="Numbers, comma-separated.")]
 Out = Annotated[
     Path | None,
     typer.Option(help="Folder for the results; by default runs/compare-MODEL.", show_default=False),
@@ -72,7 +72,7 @@ def compare(
     executor: Executor = "",
     **shared: Any,
 ) -> None:
-    """Compare methods on tasks; a run that was stopped goes on where it was.
+    """Compare methods on tasks; an interrupted run continues where it was.
 
     Every result (task, method, seed) is saved in the folder as soon as it is finished. Exits with
     1 when every method failed.
@@ -110,7 +110,7 @@ def _run(
     quiet: bool,
     as_json: bool,
 ) -> dict[str, Any]:
-    """Runs the comparison, with a line for every result; Ctrl-C says how to go on."""
+    """Runs the comparison, with a line for every result; Ctrl-C says how to continue."""
     from contextlib import nullcontext
 
     from unweave.distributed import on_first

@@ -31,9 +31,9 @@ Seed = Annotated[int, typer.Option(help="Decides which prompts are drawn.")]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the run; by default a new one under runs/.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the interrupted run in --out.")]
 OpenReport = Annotated[
-    bool, typer.Option("--open", help="Open the report in a browser when it is there.")
+    bool, typer.Option("--open", help="Open the report in a browser when it is finished.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print every round.")]
 
@@ -51,7 +51,7 @@ def discover(
     resume: Resume = False,
     open_report: OpenReport = False,
     explain: Annotated[
-        bool, typer.Option("--explain/--no-explain", help="Say what each node does.")
+        bool, typer.Option("--explain/--no-explain", help="Explain what each node does.")
     ] = True,
     verbose: Verbose = False,
     **shared: Any,
@@ -108,7 +108,7 @@ def _run(
     explain: bool,
     new: bool,
 ) -> "Circuit":
-    """Runs the discovery, with a line for every phase; Ctrl-C says how to go on.
+    """Runs the discovery, with a line for every phase; Ctrl-C says how to continue.
 
     Args:
         new: Whether the folder was made for this run: it goes again if it stays empty.

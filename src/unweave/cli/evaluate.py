@@ -44,7 +44,7 @@ def evaluate(
 ) -> None:
     """Evaluate a found circuit on held-out prompts and write evaluation.json beside it.
 
-    Every part is saved as soon as it is there: an evaluation that was stopped goes on with the
+    Every part is saved as soon as it is there: an interrupted evaluation continues with the
     same command.
     """
     from contextlib import nullcontext

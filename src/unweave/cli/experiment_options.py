@@ -25,7 +25,7 @@ Score = Annotated[
     str | None,
     typer.Option(
         "--score",
-        help="What rates the nodes: decomposition, eap, eap-ig, …, in place of the method's own.",
+        help="What scores the nodes: decomposition, eap, eap-ig, …, in place of the method's own.",
         show_default=False,
     ),
 ]
@@ -126,8 +126,8 @@ Memory = Annotated[
     str | None,
     typer.Option(
         "--memory",
-        help="What weights and work may take on the device, e.g. 16GB: on a GPU layers that do not "
-        "fit stay in CPU memory and are brought when they are used.",
+        help="Memory for weights and computation on the device, e.g. 16GB: on a GPU, layers that "
+        "do not fit stay in CPU memory and are loaded when they are used.",
         show_default=False,
         callback=_ask_memory,
     ),

@@ -21,13 +21,13 @@ _PEERS = "decomposition,eap,eap-ig:steps=5,eap-ig:steps=10,gim,masks"
 Methods = Annotated[
     str,
     typer.Option(
-        help="Scores or methods with commas between, options after colons: eap-ig:steps=10; "
+        help="Scores or methods, comma-separated, options after colons: eap-ig:steps=10; "
         f"unless given {_PEERS}.",
         show_default=False,
     ),
 ]
 Level = Annotated[str, typer.Option(help="What is kept by share: node, edge or neuron.")]
-Seeds = Annotated[str, typer.Option(help="Numbers with commas between.")]
+Seeds = Annotated[str, typer.Option(help="Numbers, comma-separated.")]
 
 
 @app.command("run")

@@ -34,5 +34,5 @@ def method_table(
     return [table, *told]
 
 
-def _figure(value: float | None, spec: str) -> str:
+def _figure(value: int | float | None, spec: str) -> str:
     return "–" if value is None else format(value, spec)
