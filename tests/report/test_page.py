@@ -17,9 +17,9 @@ from unweave.report.html import write_report
 HEATMAP = "document.querySelector('#heatmap-plot .plot')"
 DRAWN = (
     *("verdict-plot", "heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot"),
-    *("chance-plot", "tests-plot", "prompts-list"),
+    *("random-circuits-plot", "tests-plot", "prompts-list"),
 )
-TABLED = ("heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot", "chance-plot")
+TABLED = ("heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot", "random-circuits-plot")
 PANELS = ("graph", *DRAWN)
 COLOURS = """() => [
     [document.body, "backgroundColor"],
@@ -174,6 +174,7 @@ def test_heatmap_by_round_and_theme_toggle(browser: Any, report: Path) -> None:
     light = colours(page)
     page.locator("#theme").click()
     dark = colours(page)
+    assert light
     assert all(a != b for a, b in zip(light, dark, strict=True))
     page.locator("#theme").click()
     assert colours(page) == light

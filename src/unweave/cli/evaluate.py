@@ -54,14 +54,14 @@ def evaluate(
     from unweave.progress import silent
     from unweave.report.html import write_report
 
-    found, hushed = read_run(run), quiet or as_json
+    found, quiet = read_run(run), quiet or as_json
 
     def say(line: str) -> None:
-        if not hushed:
+        if not quiet:
             typer.echo(line, err=True)
 
     try:
-        with silent() if hushed else nullcontext():
+        with silent() if quiet else nullcontext():
             record = evaluate_run(
                 found,
                 lambda how: load(how.model, device=device, bos=how.bos),
@@ -71,7 +71,7 @@ def evaluate(
                 say=say,
             )
     except KeyboardInterrupt:
-        say(f"finished parts are in {run / 'evaluation.json'}: the same command goes on")
+        say(f"finished parts are in {run / 'evaluation.json'}: the same command continues")
         raise
     if not ranks().first:
         return

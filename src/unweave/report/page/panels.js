@@ -118,7 +118,7 @@ function runtimePanel(host, run) {
     [...new Set([...names, ...Object.keys(passes)])].map((name) => [show(name, 60), num(asMap(run.seconds)[name]), num(passes[name], 6)])));
 }
 
-function chancePanel(host, run) {
+function randomPanel(host, run) {
   const test = run.evaluation.random_circuits, random = randomCircuits(run);
   const shares = asList(asMap(test).shares);
   if (!shares.length && !random.length) return empty(host, "The circuit was not tested against random circuits yet:", run.commands.evaluate);
