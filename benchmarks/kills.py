@@ -163,7 +163,7 @@ def main() -> None:
     home = Path(tempfile.mkdtemp(prefix="unweave-kills-"))
     jobs: dict[str, Callable[[Path], list[str]]] = {
         f"discover {method}": lambda folder, method=method: discover(folder, method)
-        for method in ("cdt", "cdt-paper", "acdc")
+        for method in ("eap+eliminate", "cdt", "cdt-paper", "acdc")
     }
     jobs |= {"compare": compare, "evaluate": evaluate}
     found = home / "found"
