@@ -121,7 +121,7 @@ def torchrun(*args: str) -> list[str]:
 
 def test_torchrun_finds_what_one_process_finds(tmp_path: Path) -> None:
     """Scores, pairs, circuit and figures; one process prints."""
-    command = [*DISCOVER, "-o", "pairs=true", "--out"]
+    command = [*DISCOVER, "--method", "cdt", "-o", "pairs=true", "--out"]
     assert cli.main([*command, str(tmp_path / "one")]) == 0
     done = subprocess.run(torchrun(*command, str(tmp_path / "two")), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -189,7 +189,7 @@ def test_a_short_command_is_the_first_process_s(
     assert ended.value.code == 0
     monkeypatch.setenv("RANK", "0")
     assert cli.main(["methods"]) == 0
-    assert "our default" in capsys.readouterr().out
+    assert "the default" in capsys.readouterr().out
 
 
 def test_edges_are_found_in_one_process() -> None:
