@@ -360,7 +360,17 @@ def test_page_holds_no_markup_of_the_run(tmp_path: Path) -> None:
 @needs_browser
 def test_real_run_of_smollm2(browser: Any, tmp_path: Path) -> None:
     run, few = tmp_path / "run", ["-n", "2", "--held-out", "2", "-o", "pairs=true", "--no-explain"]
-    quick = ["--search", "top", "-o", "size=12", "--out", str(run), "-q"]
+    quick = [
+        "--score",
+        "decomposition",
+        "--search",
+        "top",
+        "-o",
+        "size=12",
+        "--out",
+        str(run),
+        "-q",
+    ]
     assert cli.main(["discover", "ioi", *few, *quick]) == 0
     report = run / "report.html"
     assert report.stat().st_size < 6_000_000
