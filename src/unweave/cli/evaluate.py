@@ -23,6 +23,11 @@ Parts = Annotated[
 ]
 Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size.")]
 
+Repeat = Annotated[
+    int,
+    typer.Option(min=0, help="Repeat the whole search so many times, on other prompts each time."),
+]
+
 
 @commands.register("evaluate")
 def evaluate(
@@ -30,6 +35,7 @@ def evaluate(
     n: HeldOut = None,
     parts: Parts = "",
     draws: Draws = 10,
+    repeat: Repeat = 0,
     device: given.Device = "cpu",
     precision: given.Precision = None,
     memory: given.Memory = None,
@@ -68,6 +74,7 @@ def evaluate(
                 n=n,
                 parts=tuple(part.strip() for part in parts.split(",") if part.strip()) or PARTS,
                 draws=draws,
+                repeat=repeat,
                 say=say,
             )
     except KeyboardInterrupt:
@@ -154,4 +161,9 @@ def _test_lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         figure = f"Jaccard {stable['overlap']:.2f} with resampled prompts"
         text = f"{figure}, {stable['between']:.2f} between them"
         lines.append(("stability of the top nodes", text))
+    if found := record.get("repeats"):
+        figure = f"Jaccard {found['overlap']:.2f} with {len(found['searches'])} repeated searches"
+        lines.append(("stability of the circuit", f"{figure}, {found['between']:.2f} of any two"))
+        always = [name for name, share in found["kept"].items() if share == 1]
+        lines.append(("  found every time", " ".join(always) or "no node"))
     return lines

@@ -310,6 +310,14 @@ EVALUATION = fields(
         ),
         "completeness": _COMPLETENESS,
         "minimality": _MINIMALITY,
+        "repeats": fields(
+            {
+                "searches": each(fields({"seed": whole, "circuit": _NAMES}, ("seed", "circuit"))),
+                **dict.fromkeys(("overlap", "between"), number),
+                "kept": named(number),
+            },
+            ("searches", "kept"),
+        ),
         "stability": fields(
             {
                 **dict.fromkeys(("size", "draws"), whole),

@@ -281,5 +281,5 @@ def _by_index(values: Mapping[str, Any], index: Mapping[str, int]) -> list[float
 def _evaluation(record: Mapping[str, Any]) -> dict[str, Any]:
     names = ("prompts", "nodes", "ablation", "faithfulness", "curves", "known", "roc", "random")
     names += ("templates",)
-    tests = ("random_circuits", "completeness", "minimality", "stability")
+    tests = ("random_circuits", "completeness", "minimality", "stability", "repeats")
     return {name: record[name] for name in (*names, *tests) if record.get(name)}
