@@ -300,6 +300,17 @@ def test_without_a_verdict_panels_say_how_to_get_it(browser: Any, tmp_path: Path
     assert page.problems == []
 
 
+def test_a_circuit_that_nobody_published_waits_for_no_evaluation(
+    browser: Any, tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path / "run", 4, 4, 5, evaluated=False)
+    record = read_json(folder / "run.json", "run")
+    write_json(folder / "run.json", record | {"published": False})
+    told = open_page(browser, write_report([folder])).locator("#roc").inner_text()
+    assert "No published circuit is known" in told
+    assert "unweave evaluate" not in told
+
+
 def test_twenty_lines_have_twenty_colours(browser: Any, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", 4, 4, 5)
     record = comparison(20)

@@ -74,6 +74,7 @@ def about_run(experiment: Experiment, reference: Reference) -> dict[str, Any]:
             "empty": float(reference.empty.mean()),
             "full": float(reference.full.mean()),
         },
+        "published": bool(experiment.known()),
         "shape": _shape(experiment.model),
     }
 

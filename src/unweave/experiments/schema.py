@@ -229,6 +229,7 @@ RUN = fields(
         ),
         "overshoot": each(fields({"site": text, "effect": number})),
         "explanation": EXPLANATION,
+        "published": boolean,
     }
 )
 

@@ -70,7 +70,7 @@ def page_data(run: ShownRun, limits: PageLimits | None = None) -> dict[str, Any]
             **_some(record, "command", "created", "seed", "versions", "options", "accuracy"),
             **_some(record, "metric", "seconds", "forwards", "elimination", "summary"),
             "curve": record.get("curve") or record.get("edge_curve"),
-            **_some(record, "verdict", "overshoot", "words"),
+            **_some(record, "verdict", "overshoot", "words", "published"),
             "paths": run.paths,
             "explained": _some(record.get("explanation") or {}, "prompts", "passes", "reason"),
             "level": run.circuit.level,
