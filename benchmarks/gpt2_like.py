@@ -1,6 +1,6 @@
 """Trains a small GPT-2 on the tasks' prompts: what it does it has learnt, unlike random weights.
 
-    python benchmarks/gpt2_like.py --out gpt2-like           # half an hour on one CPU core
+    python benchmarks/gpt2_like.py --out gpt2-like           # 40 minutes on half a CPU core
     python benchmarks/gpt2_like.py --out gpt2-like --layers 6 --heads 8 --width 256 \
         --batch 48 --device cuda                             # minutes on a GPU
     unweave reproduce --model gpt2-like
