@@ -24,14 +24,18 @@ BROWSER     := $(shell command -v chromium || command -v chromium-browser)
 demo: $(INSTALLED)
 	$(BIN)/unweave discover ioi
 
-# One thread a worker: more than one would fight over the cores. Nothing is fetched from the hub.
+# One thread a worker, unless you say otherwise: more than one would fight over the cores. Nothing
+# is fetched from the hub. A worker that has nothing left takes over tests of another.
+SUITE = OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) HF_HUB_OFFLINE=1 \
+	$(1)/pytest -n $(WORKERS) --dist worksteal
+
 test: lint docs browser $(TEST_MODELS)
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -n $(WORKERS)
+	$(call SUITE,$(BIN))
 
 # The lowest version of each dependency that pyproject.toml allows. Needs a Python that the oldest
 # torch has a wheel for: make test-oldest PYTHON=python3.11
 test-oldest: $(OLDEST)/.installed
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(OLDEST)/bin/pytest -n $(WORKERS)
+	$(call SUITE,$(OLDEST)/bin)
 
 # Strict: a link or anchor that leads nowhere is an error. The variable silences an advertisement.
 docs: $(INSTALLED)

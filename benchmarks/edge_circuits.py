@@ -8,7 +8,7 @@ edges by |score|, the smallest k with |1 − f| within the tolerance on the sear
 Both are measured on the same held-out prompts. CMD is MIB's: circuits of .001 .002 .005 .01 .02 .05
 .1 .2 .5 1 of all edges in each ranking's order, ∫ |1 − f| over the share by trapezoids.
 
-Every cell is written to --out as soon as it is there; cells that are there are not run again.
+Every result is written to --out as soon as it is there; finished ones are not run again.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def eap_ig(edges: EdgeExperiment, steps: int, tolerance: float) -> tuple[Finding
     return searches["top"].run_edges(edges.discovery, rated, (), options), {"steps": steps}
 
 
-def cell(model: Model, task: str, seed: int, method: str, given: argparse.Namespace) -> dict:
+def measured(model: Model, task: str, seed: int, method: str, given: argparse.Namespace) -> dict:
     how = Specification(
         task,
         given.model,
@@ -134,7 +134,7 @@ def main() -> None:
                 for method in given.methods:
                     key = {"task": task, "seed": seed, "method": method}
                     done = [one for one in found if key.items() <= one.items()]
-                    made = done[0] if done else cell(model, task, seed, method, given)
+                    made = done[0] if done else measured(model, task, seed, method, given)
                     print(shown(made), flush=True)
                     if not done:
                         found.append(made)

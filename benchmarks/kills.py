@@ -2,14 +2,16 @@
 
     python benchmarks/kills.py 1000
 
-Each command runs in a process of its own on a small wired model and is killed (SIGKILL), again and
-again, until it gets through; then its files are compared with those of a run that nobody disturbed.
+Each command runs in a process of its own on a small wired model and is killed, again and again,
+until it gets through; then its files are compared with those of a run that nobody disturbed.
 One kill comes after a random time, the next at a random moment among the file operations of the
 command, where a half-written file would be left. Processes are forked from this one, which has
-torch and the model already: a kill takes a fraction of a second.
+the model and every module that the commands import, but has run none of them: a kill takes a
+fraction of a second.
 """
 
 import argparse
+import importlib
 import json
 import multiprocessing
 import os
@@ -20,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -48,14 +51,23 @@ def evaluate(folder: Path) -> list[str]:
     return ["evaluate", str(folder), "-n", "8", "--draws", "5", "-q"]
 
 
-def run(args: list[str], operation: int | None) -> None:
-    """The command, in a process that ends with it, or at one of its file operations."""
+def run(
+    args: list[str], seconds: float | None, operation: int | None, modules: Path | None
+) -> None:
+    """The command, in a process that ends with it, after a time or at a file operation."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
+    if seconds is not None:
+        # No handler: the kernel ends the process at once, as SIGKILL does. Seconds of its own
+        # time, so that a busy machine changes nothing.
+        signal.setitimer(signal.ITIMER_PROF, seconds)
     if operation is not None:
         kill_at(operation)
-    os._exit(cli.main(args))
+    code = cli.main(args)
+    if modules is not None:
+        modules.write_text(json.dumps(sorted(sys.modules)))
+    os._exit(code)
 
 
 def kill_at(operation: int) -> None:
@@ -74,9 +86,18 @@ def kill_at(operation: int) -> None:
     sys.addaudithook(hook)
 
 
-def started(args: list[str], operation: int | None = None) -> Any:
-    process = multiprocessing.get_context("fork").Process(target=run, args=(args, operation))
+def ended(
+    args: list[str],
+    seconds: float | None = None,
+    operation: int | None = None,
+    modules: Path | None = None,
+) -> BaseProcess:
+    """A process that was waited for."""
+    process = multiprocessing.get_context("fork").Process(
+        target=run, args=(args, seconds, operation, modules)
+    )
     process.start()
+    process.join(LONGEST)
     return process
 
 
@@ -98,12 +119,17 @@ def _without_times(value: Any) -> Any:
 
 
 def undisturbed(make: Callable[[Path], list[str]], folder: Path) -> tuple[dict[str, Any], float]:
-    """The files of a whole run, and how long it took."""
-    began = time.monotonic()
-    process = started(make(folder))
-    process.join(LONGEST)
+    """The files of a whole run, and its processor time; its modules are imported here."""
+    modules, before = folder.with_name("modules.json"), os.times().children_user
+    process = ended(make(folder), modules=modules)
     assert process.exitcode == 0, f"{make(folder)} ended with {process.exitcode}"
-    return content(folder), time.monotonic() - began
+    seconds = os.times().children_user - before
+    for name in json.loads(modules.read_text()):
+        try:
+            importlib.import_module(name)
+        except ImportError:  # an entry that a library made itself, such as six.moves
+            continue
+    return content(folder), seconds
 
 
 def killed(make: Callable[[Path], list[str]], folder: Path, seconds: float, rng: Random) -> int:
@@ -113,16 +139,11 @@ def killed(make: Callable[[Path], list[str]], folder: Path, seconds: float, rng:
         # Kills that come ever later: otherwise a slow phase would never get through.
         patience = 1 + kills / 8
         if rng.random() < 0.5:
-            process = started(make(folder))
-            process.join(rng.uniform(0, seconds / 3) * patience)
+            process = ended(make(folder), seconds=rng.uniform(0.001, seconds / 3) * patience)
         else:
-            process = started(make(folder), int(rng.uniform(1, OPERATIONS) * patience))
-            process.join(LONGEST)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            kills += 1
-        elif process.exitcode == -signal.SIGKILL:
+            operation = int(rng.uniform(1, OPERATIONS) * patience)
+            process = ended(make(folder), operation=operation)
+        if process.exitcode in (-signal.SIGKILL, -signal.SIGPROF):
             kills += 1
         elif process.exitcode == 0:
             return kills
@@ -142,17 +163,18 @@ def main() -> None:
     home = Path(tempfile.mkdtemp(prefix="unweave-kills-"))
     jobs: dict[str, Callable[[Path], list[str]]] = {
         f"discover {method}": lambda folder, method=method: discover(folder, method)
-        for method in ("cdt", "cdt-paper", "acdc")
+        for method in ("eap+eliminate", "cdt", "cdt-paper", "acdc")
     }
     jobs |= {"compare": compare, "evaluate": evaluate}
     found = home / "found"
     undisturbed(lambda folder: discover(folder, "cdt"), found)
     expected = {}
     for name, make in jobs.items():
-        folder = home / f"whole-{name}"
-        if name == "evaluate":
-            shutil.copytree(found, folder)
-        expected[name] = undisturbed(make, folder)
+        for attempt in ("first", "again"):  # the first also imports modules
+            folder = home / f"whole-{name}-{attempt}"
+            if name == "evaluate":
+                shutil.copytree(found, folder)
+            expected[name] = undisturbed(make, folder)
     while kills.total() < given.kills:
         for name, make in jobs.items():
             folder = home / "killed"

@@ -6,8 +6,8 @@
 
 Items are scored on `--prompts` prompts of a task and kept by share on `--held-out` others, with the
 counterfactual prompt's activations in place of the rest. A method is a score with options, or a
-method of `unweave methods`. A line a cell; a table a task with means over seeds at the end; with
-`--out`, every cell with its curves as JSON, written after each, so that a stopped run keeps them.
+method of `unweave methods`. A line for each result; at the end a table for each task,
+with means over seeds; with `--out`, every result with its curves as JSON, written after each.
 """
 
 import argparse
@@ -19,7 +19,14 @@ import torch
 
 from unweave.behaviours.file import find_task
 from unweave.errors import UnweaveError
-from unweave.experiments.mib import PEERS, mib_cell, mib_means, mib_method, mib_problem, read_level
+from unweave.experiments.mib import (
+    PEERS,
+    mib_means,
+    mib_method,
+    mib_problem,
+    mib_result,
+    read_level,
+)
 from unweave.model.loading import load
 
 
@@ -37,8 +44,8 @@ def table(records: list[dict[str, Any]]) -> str:
             if (row["task"], row["level"]) == (task, level):
                 names = ("cpr", "cmd", "log_accuracy", "forwards", "seconds")
                 specs = (".3f", ".3f", ".3f", ".1f", ".1f")
-                cells = [shown(row[n], s) for n, s in zip(names, specs, strict=True)]
-                lines.append(f"| {row['method']} | {' | '.join(cells)} |")
+                figures = [shown(row[n], s) for n, s in zip(names, specs, strict=True)]
+                lines.append(f"| {row['method']} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 
@@ -68,7 +75,7 @@ def main() -> None:
             held_out = mib_problem(task, model, "evaluate", options.held_out, seed)
             for method in methods:
                 try:
-                    record = dict(mib_cell(discovery, held_out, method, level, about).record)
+                    record = dict(mib_result(discovery, held_out, method, level, about).record)
                     told = f"CPR {record['cpr']:.3f}  CMD {record['cmd']:.3f}"
                     told += f"  {record['forwards']:.1f} forwards  {record['seconds']:.1f} s"
                 except UnweaveError as error:

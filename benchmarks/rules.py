@@ -124,7 +124,7 @@ def rule_set(text: str) -> RuleSet:
     found = find_rules(base)
     for change in changes:
         op, _, choice = change.partition("=")
-        found = found.but(**{op: TRIED.get(change, choice)})
+        found = found.with_rules(**{op: TRIED.get(change, choice)})
     return replace(found, name=text)
 
 

@@ -14,30 +14,30 @@ import shutil
 import sys
 from pathlib import Path
 
-from unweave import Scores, cli
+from unweave import cli
 
 DOCS = Path(__file__).parent
 RUNS = DOCS.parent / "runs" / "gallery"
 # What `unweave discover` is given for each entry, and one line about it.
 ENTRIES = {
     "ioi": (
-        ["ioi", "-n", "8", "--held-out", "12", "-o", "pairs=true"],
-        "Indirect object identification in SmolLM2-135M, on eight prompts.",
+        ["ioi"],
+        "Indirect object identification in SmolLM2-135M: the run of `make demo`.",
     ),
     "wired-induction": (
-        ["wired-induction", "-o", "pairs=true"],
+        ["wired-induction"],
         "Induction, wired by hand: a previous-token head feeds the key of an induction head.",
     ),
     "wired-inhibition": (
-        ["wired-inhibition", "-o", "pairs=true"],
+        ["wired-inhibition"],
         "A small indirect-object circuit, wired by hand: duplicate token, inhibition, mover.",
     ),
     "wired-relay": (
-        ["wired-relay", "-o", "pairs=true"],
+        ["wired-relay"],
         "Three heads in a row, wired by hand: each hands on what the one before wrote.",
     ),
     "wired-suppression": (
-        ["wired-suppression", "-o", "pairs=true"],
+        ["wired-suppression"],
         "Induction with a head against it, wired by hand: negative nodes belong to the circuit.",
     ),
 }
@@ -59,8 +59,7 @@ def main(names: list[str]) -> None:
             json.loads((folder / file).read_text(encoding="utf-8"))
             for file in ("run.json", "circuit.json")
         )
-        scores = Scores.load(folder / "scores.safetensors")
-        picture = _pictures().circuit_svg(run, circuit, scores)
+        picture = _pictures().circuit_svg(run, circuit)
         (DOCS / "pictures" / f"gallery-{name}.svg").write_text(picture, encoding="utf-8")
         shutil.copyfile(folder / "report.html", DOCS / "gallery" / f"{name}.html")
         kept = ("task", "model", "method", "size", "total", "faithfulness", "interval", "prompts")

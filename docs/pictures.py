@@ -1,6 +1,6 @@
 """Pictures of README and the site, drawn from a run folder.
 
-    unweave discover ioi -o pairs=true --out runs/ioi
+    unweave discover ioi --out runs/ioi
     python docs/pictures.py runs/ioi
 
 writes docs/pictures/circuit.svg (the circuit over its prompt) and, where chromium is installed,
@@ -11,27 +11,29 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unweave import Scores
+from unweave.roles.measurements import NAMED
 
 OUT = Path(__file__).parent / "pictures"
-WIDTH, ROW, TOP, BOTTOM = 760, 46, 92, 84
+WIDTH, ROW, TOP, BOTTOM = 760, 62, 92, 84
 LEFT, RIGHT = 90, 40
-MOST_EDGES = 22
+PORTS = {"q": -9, "k": 0, "v": 9, "": 0}  # where lines enter a head, from its middle
 MOST_BYTES = 300_000
 _HEAD = re.compile(r"a(\d+)\.h(\d+)")
 STYLE = """
   .back { fill: #ffffff } .ink { fill: #1f2430 } .soft { fill: #6b7280 } .rule { stroke: #e5e7eb }
   .up { stroke: #2563ab } .down { stroke: #c2570c } .node-up { fill: #2563ab }
   .node-down { fill: #c2570c } .rim { stroke: #ffffff }
+  .port { fill: #1f2430; stroke: #ffffff; stroke-width: 4px; paint-order: stroke }
   @media (prefers-color-scheme: dark) {
     .back { fill: #16181d } .ink { fill: #e6e8ec } .soft { fill: #9aa3af } .rule { stroke: #2b303b }
     .up { stroke: #6aa7ea } .down { stroke: #f0934e } .node-up { fill: #6aa7ea }
     .node-down { fill: #f0934e } .rim { stroke: #16181d }
+    .port { fill: #e6e8ec; stroke: #16181d }
   }
   text { font-family: system-ui, -apple-system, "Segoe UI", sans-serif }
 """
@@ -41,33 +43,50 @@ class Node(NamedTuple):
     """A head of the circuit and where it is drawn."""
 
     site: str
-    score: float
+    effect: float
+    role: str
     x: float
     y: float
 
 
-def circuit_svg(run: Mapping[str, Any], circuit: Mapping[str, Any], scores: Scores | None) -> str:
+class Line(NamedTuple):
+    """What a node's query, key or value comes from; without a target, what the answer does."""
+
+    source: Node
+    target: Node | None
+    input: str
+    share: float
+
+
+def circuit_svg(run: Mapping[str, Any], circuit: Mapping[str, Any]) -> str:
     """The circuit as SVG: layers upward, the prompt below, the answer above."""
     nodes, height = _placed(circuit["nodes"])
     prompt = run["prompts"]["evaluate"][0]
     end = (WIDTH / 2, TOP - 34.0)
-    largest = max(abs(node.score) for node in nodes) or 1.0
+    largest = max(abs(node.effect) for node in nodes) or 1.0
     parts = [f'<rect class="back" width="{WIDTH}" height="{height}" rx="10"/>']
     for layer, y in sorted({(_layer(node.site), node.y) for node in nodes}):
         parts.append(f'<line class="rule" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
         parts.append(_text(20, y + 4, f"layer {layer}", "soft", 12))
+    lines = sorted(_lines(nodes, run), key=lambda line: abs(line.share))
+    for source, target, branch, share in lines:
+        # Lines enter a head from below: its query on the left, its key, its value on the right.
+        to = end if target is None else (target.x + PORTS[branch], target.y + 16)
+        parts.append(_curve((source.x, source.y), to, share, 0.8 + 4.2 * min(1.0, abs(share))))
     for node in nodes:
-        part = abs(node.score) / largest
-        parts.append(_curve((node.x, node.y), end, node.score, 0.6 + 1.4 * part, "3 4"))
-    for source, target, value, part in _edges(nodes, scores):
-        ends = (source.x, source.y), (target.x, target.y)
-        parts.append(_curve(*ends, value, 0.6 + 3.4 * part))
-    for node in nodes:
-        kind = "node-up" if node.score >= 0 else "node-down"
-        radius = 6 + 9 * (abs(node.score) / largest) ** 0.5
+        kind = "node-up" if node.effect >= 0 else "node-down"
+        radius = 6 + 9 * (abs(node.effect) / largest) ** 0.5
         circle = f'cx="{node.x:.0f}" cy="{node.y:.0f}" r="{radius:.1f}" stroke-width="2"'
         parts.append(f'<circle class="{kind} rim" {circle}/>')
-        parts.append(_text(node.x + radius + 5, node.y + 4, node.site, "ink", 13))
+        parts.append(
+            _text(node.x + radius + 5, node.y + (4, -1)[bool(node.role)], node.site, "ink", 13)
+        )
+        if node.role:
+            parts.append(_text(node.x + radius + 5, node.y + 12, node.role, "soft", 11))
+    for node, branch in dict.fromkeys((line.target, line.input) for line in lines):
+        if node is not None and branch:
+            at = node.x + PORTS[branch] + {"q": -6, "k": 0, "v": 6}[branch]
+            parts.append(_text(at, node.y + 23, branch, "port", 12, "middle"))
     answer, wrong = (prompt[key][0].strip() for key in ("answers", "distractors"))
     parts.append(_text(WIDTH / 2, 34, f"{answer}, not {wrong}", "ink", 19, "middle"))
     parts.append(_text(WIDTH / 2, height - 46, f"{prompt['clean']} …", "ink", 15, "middle"))
@@ -94,26 +113,23 @@ def _placed(found: Sequence[Mapping[str, Any]]) -> tuple[list[Node], float]:
         for column, node in enumerate(here):
             shift = ((row % 3) - 1) * min(0.28 * room, 170)
             x = LEFT + room * (column + 0.5) + shift
-            nodes.append(Node(node["site"], node["score"], round(x), y))
+            role = next(iter(node.get("roles") or ()), "")
+            effect = node.get("effect", node["score"])
+            nodes.append(Node(node["site"], effect, role, round(x), y))
     return nodes, height
 
 
-def _edges(nodes: Sequence[Node], scores: Scores | None) -> list[tuple[Node, Node, float, float]]:
-    """The strongest relevances between nodes of the circuit, the weakest first."""
-    if scores is None or "signed" not in scores.pairs:
-        return []
-    rows = {name: i for i, name in enumerate(scores.sources)}
-    columns = {name: i for i, name in enumerate(scores.targets)}
-    matrix = scores.pairs["signed"]
-    pairs = [
-        (a, b, float(matrix[rows[a.site], columns[b.site]]))
-        for a in nodes
-        for b in nodes
-        if _layer(a.site) < _layer(b.site) and a.site in rows and b.site in columns
-    ]
-    pairs.sort(key=lambda pair: -abs(pair[2]))
-    top = abs(pairs[0][2]) if pairs else 1.0
-    return [(a, b, value, abs(value) / top) for a, b, value in reversed(pairs[:MOST_EDGES])]
+def _lines(nodes: Sequence[Node], run: Mapping[str, Any]) -> Iterator[Line]:
+    """What each node's query, key or value comes from, where patching confirmed it; and what the
+    answer comes from."""
+    placed = {node.site: node for node in nodes}
+    for one in (run.get("explanation") or {}).get("nodes") or []:
+        target = placed[one["node"]]
+        if abs(one["writes"] or 0.0) >= NAMED:
+            yield Line(target, None, "", one["writes"])
+        for feeder in one["feeders"]:
+            if feeder["held"] and feeder["source"] in placed:
+                yield Line(placed[feeder["source"]], target, feeder["input"], feeder["share"])
 
 
 def _layer(site: str) -> int:
@@ -123,15 +139,12 @@ def _layer(site: str) -> int:
     return int(match[1])
 
 
-def _curve(
-    a: tuple[float, float], b: tuple[float, float], value: float, width: float, dash: str = ""
-) -> str:
+def _curve(a: tuple[float, float], b: tuple[float, float], value: float, width: float) -> str:
     middle = (a[1] + b[1]) / 2
     path = f"M{a[0]:.0f} {a[1]:.0f} C{a[0]:.0f} {middle:.0f} {b[0]:.0f} {middle:.0f} "
     kind = "up" if value >= 0 else "down"
-    style = f'stroke-width="{width:.1f}" opacity="{0.35 if dash else 0.75}"'
-    dashed = f' stroke-dasharray="{dash}"' if dash else ""
-    return f'<path class="{kind}" d="{path}{b[0]:.0f} {b[1]:.0f}" fill="none" {style}{dashed}/>'
+    style = f'stroke-width="{width:.1f}" opacity="0.7"'
+    return f'<path class="{kind}" d="{path}{b[0]:.0f} {b[1]:.0f}" fill="none" {style}/>'
 
 
 def _text(x: float, y: float, text: str, kind: str, size: int, anchor: str = "start") -> str:
@@ -160,9 +173,8 @@ def main(folder: Path) -> None:
         json.loads((folder / name).read_text(encoding="utf-8"))
         for name in ("run.json", "circuit.json")
     )
-    scores = folder / "scores.safetensors"
     OUT.mkdir(exist_ok=True)
-    drawn = circuit_svg(run, circuit, Scores.load(scores) if scores.exists() else None)
+    drawn = circuit_svg(run, circuit)
     (OUT / "circuit.svg").write_text(drawn, encoding="utf-8")
     if shutil.which("chromium") and (folder / "report.html").exists():
         report_png(folder / "report.html", OUT / "report.png")

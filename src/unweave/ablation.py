@@ -5,7 +5,7 @@ distribution at the same position of the same template, or the paired counterfac
 own activation (docs/method.md §6).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -78,6 +78,10 @@ class Ablation:
         if self.rows is not None:
             return replace(self, rows=self.rows[examples])
         return replace(self, values={p: v[examples] for p, v in self.values.items()})
+
+    def at_points(self, points: Collection[Point]) -> "Ablation":
+        """The ablation of some of its points."""
+        return replace(self, values={p: v for p, v in self.values.items() if p in points})
 
 
 ZERO = Ablation("zero")

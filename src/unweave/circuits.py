@@ -22,8 +22,41 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
+class _Ranked:
+    """Names with a score each, ranked; the field that holds the names is called `kind`."""
+
+    kind: ClassVar[str]
+    values: Tensor
+    order: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        names = self._names
+        if len(names) != len(self.values):
+            raise UnweaveError(
+                f"{len(self.values)} scores for {len(names)} {self.kind}: expected one each"
+            )
+
+    def ranking(self, signed: bool = False) -> list[str]:
+        """Names as the method ranks them: by magnitude of score, or by score when `signed`."""
+        if self.order and not signed:
+            return list(self.order)
+        keys, names = self.values if signed else self.values.abs(), self._names
+        # A stable order among equals keeps runs reproducible.
+        return [names[i] for i in torch.argsort(keys, descending=True, stable=True).tolist()]
+
+    def __getitem__(self, name: str) -> float:
+        names = self._names
+        if name not in names:
+            raise UnweaveError(f"no score for {name!r}: {len(names)} {self.kind} were scored")
+        return float(self.values[names.index(name)])
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return getattr(self, self.kind)
+
+
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Scores(_Ranked):
     """Relevance of sources to a metric, and to every target that was asked for.
 
     Args:
@@ -37,6 +70,7 @@ class Scores:
             magnitude; empty otherwise.
     """
 
+    kind: ClassVar[str] = "sources"
     sources: tuple[str, ...]
     values: Float[Tensor, " source"]
     examples: Float[Tensor, "source batch"]
@@ -44,26 +78,6 @@ class Scores:
     pairs: Mapping[str, Float[Tensor, "source target"]] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)
     order: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if len(self.sources) != len(self.values):
-            raise UnweaveError(
-                f"{len(self.values)} scores for {len(self.sources)} sources: expected one each"
-            )
-
-    def ranking(self, signed: bool = False) -> list[str]:
-        """Sources as the method ranks them: by magnitude of score, or by score when `signed`."""
-        if self.order and not signed:
-            return list(self.order)
-        keys = self.values if signed else self.values.abs()
-        # A stable order among equals keeps runs reproducible.
-        order = torch.argsort(keys, descending=True, stable=True)
-        return [self.sources[i] for i in order.tolist()]
-
-    def __getitem__(self, source: str) -> float:
-        if source not in self.sources:
-            raise UnweaveError(f"no score for {source!r}: {len(self.sources)} sources were scored")
-        return float(self.values[self.sources.index(source)])
 
     def save(self, path: str | Path) -> None:
         """Writes the scores as safetensors, names and provenance in its metadata."""
@@ -75,20 +89,12 @@ class Scores:
             "about": dict(self.about),
             "order": self.order,
         }
-        # One entry: safetensors writes several in no fixed order, and equal scores should give
-        # equal files.
-        metadata = {"names": json.dumps(names)}
-        contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        save_file(contiguous, path, metadata)
+        _save(path, tensors, names)
 
     @staticmethod
     def load(path: str | Path) -> "Scores":
         """Reads scores back."""
-        from safetensors import safe_open
-
-        tensors = load_file(path)
-        with safe_open(path, "pt") as file:
-            metadata = json.loads((file.metadata() or {})["names"])
+        tensors, metadata = _load(path)
         pairs = {
             name.removeprefix("pairs."): value
             for name, value in tensors.items()
@@ -111,9 +117,9 @@ class Scores:
     def to_frame(self) -> "DataFrame":
         """A data frame with a row for each source, as the method ranks them (needs pandas)."""
         order = self.ranking()
-        places = [self.sources.index(source) for source in order]
+        rows = [self.sources.index(source) for source in order]
         spread = self.examples.std(1, correction=0)
-        values, deviations = self.values[places].tolist(), spread[places].tolist()
+        values, deviations = self.values[rows].tolist(), spread[rows].tolist()
         return frame({"source": order, "score": values, "standard_deviation": deviations})
 
     def plot(self) -> "Figure":
@@ -132,7 +138,7 @@ class Scores:
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeScores:
+class EdgeScores(_Ranked):
     """Relevance of edges to a metric.
 
     Args:
@@ -143,47 +149,23 @@ class EdgeScores:
             magnitude; empty otherwise.
     """
 
+    kind: ClassVar[str] = "edges"
     edges: tuple[str, ...]
     values: Float[Tensor, " edge"]
     about: Mapping[str, str] = field(default_factory=dict)
     order: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if len(self.edges) != len(self.values):
-            raise UnweaveError(
-                f"{len(self.values)} scores for {len(self.edges)} edges: expected one each"
-            )
-
-    def ranking(self, signed: bool = False) -> list[str]:
-        """Edges by score, the largest first; by magnitude unless `signed`."""
-        if self.order and not signed:
-            return list(self.order)
-        keys = self.values if signed else self.values.abs()
-        order = torch.argsort(keys, descending=True, stable=True)
-        return [self.edges[i] for i in order.tolist()]
-
-    def __getitem__(self, edge: str) -> float:
-        if edge not in self.edges:
-            raise UnweaveError(f"no score for {edge!r}: {len(self.edges)} edges were scored")
-        return float(self.values[self.edges.index(edge)])
-
     def save(self, path: str | Path) -> None:
         """Writes the scores as safetensors, names and provenance in its metadata."""
         names = {"edges": self.edges, "about": dict(self.about), "order": self.order}
-        # One entry, as in `Scores`: equal scores give equal files.
-        metadata = {"names": json.dumps(names)}
-        save_file({"values": self.values.detach().cpu().contiguous()}, path, metadata)
+        _save(path, {"values": self.values}, names)
 
     @staticmethod
     def load(path: str | Path) -> "EdgeScores":
         """Reads scores back."""
-        from safetensors import safe_open
-
-        values = load_file(path)["values"]
-        with safe_open(path, "pt") as file:
-            metadata = json.loads((file.metadata() or {})["names"])
+        tensors, metadata = _load(path)
         edges, order = tuple(metadata["edges"]), tuple(metadata["order"])
-        return EdgeScores(edges, values, metadata["about"], order)
+        return EdgeScores(edges, tensors["values"], metadata["about"], order)
 
     def __repr__(self) -> str:
         top = ", ".join(f"{e} {self[e]:+.3g}" for e in self.ranking()[:5])
@@ -487,6 +469,23 @@ class Circuit:
             rows = [(edge.name, edge.effect) for edge in self.edges]
         picture = circuit_svg(self.nodes, self.scores)
         return block(text, (self.task, self.model, self.method), picture, bar_table(rows))
+
+
+def _save(path: str | Path, tensors: Mapping[str, Tensor], names: Mapping[str, Any]) -> None:
+    # One entry of metadata: safetensors writes several in no fixed order, and equal scores should
+    # give equal files.
+    metadata = {"names": json.dumps(names)}
+    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    save_file(contiguous, path, metadata)
+
+
+def _load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors of a file, and the names in its metadata."""
+    from safetensors import safe_open
+
+    tensors = load_file(path)
+    with safe_open(path, "pt") as file:
+        return tensors, json.loads((file.metadata() or {})["names"])
 
 
 def _number(value: float | None) -> float:

@@ -80,7 +80,7 @@ class Graph:
         )
 
     @functools.cached_property
-    def places(self) -> dict[str, tuple[int, int]]:
+    def index(self) -> dict[str, tuple[int, int]]:
         """Destination and source number of each edge."""
         where = self.mask.nonzero().tolist()
         return {name: (row, column) for name, (row, column) in zip(self.edges, where, strict=True)}
@@ -99,10 +99,10 @@ class Graph:
         for circuit in kept:
             row = self.mask.clone()
             for name in circuit:
-                if name not in self.places:
+                if name not in self.index:
                     known = nearest(name, self.edges, "expected e.g. a0.h0->a5.h1<q>")
-                    raise UnweaveError(f"{name!r} is no edge of this model: {known}")
-            where = [self.places[name] for name in circuit]
+                    raise UnweaveError(f"{name!r} is not an edge of this model: {known}")
+            where = [self.index[name] for name in circuit]
             row[tuple(torch.tensor(where, dtype=torch.long).reshape(-1, 2).T)] = False
             rows.append(row)
         return torch.stack(rows)

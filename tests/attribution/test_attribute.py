@@ -79,6 +79,7 @@ def test_removal_equals_plain_runs(classifier):
     found = one(classifier, TEXTS[1], rules="removal", ablation="zero")
     inputs = classifier.inputs(TEXTS[1])
     goal = found.target
+    assert len(found.words) > 1
     for word, score in zip(found.words, found.scores, strict=True):
         sites = [Site(Point("embed"), None, i) for i in word.tokens]
         left = patched(classifier.network, inputs, sites, {})[Point("logits")][0, 0]
@@ -97,6 +98,7 @@ def test_against_padding_both_directions_count(classifier):
         left = patched(classifier.network, inputs, sites, values)[logits][0, 0]
         return float(left[goal.answer] - left[goal.other])
 
+    assert len(found.words) > 1
     for word, score in zip(found.words, found.scores, strict=True):
         sites = [Site(embed, None, i) for i in word.tokens]
         lost = metric(text, [], padding) - metric(text, sites, padding)
@@ -118,6 +120,7 @@ def test_the_ablation_of_a_word_is_its_counterpart(classifier):
         return float(left[logits][0, 0, goal.answer] - left[logits][0, 0, goal.other])
 
     assert found.ablated == pytest.approx(metric(other, [], text))
+    assert len(found.words) > 1
     for word, score in zip(found.words, found.scores, strict=True):
         sites = [Site(embed, None, i) for i in word.tokens]
         lost = metric(text, [], other) - metric(text, sites, other)

@@ -181,6 +181,6 @@ def scratch(folder: Path) -> None:
 CASES = [Case(command[:90], command, says, scratch) for command, says in COMMANDS]
 CASES += [Case(f"run: {command}"[:90], command, says, finished) for command, says in ON_A_RUN]
 CASES += [
-    Case("an unfinished run is evaluated", E, "is not finished: go on with --resume", state({})),
+    Case("an unfinished run is evaluated", E, "is not finished: continue with --resume", state({})),
     Case("an unfinished run is shown", "report {bad}", "is not finished", state({})),
 ]

@@ -69,13 +69,13 @@ def state(fields: dict[str, Any]) -> Make:
 
 
 RUN = {
-    "empty": (replaced("run.json", ""), "run.json is no JSON"),
-    "half": (steps(finished, damaged("run.json", lambda b: b[: len(b) // 2])), "is no JSON"),
-    "binary": (replaced("run.json", bytes(range(256))), "run.json is no JSON"),
+    "empty": (replaced("run.json", ""), "run.json is not JSON"),
+    "half": (steps(finished, damaged("run.json", lambda b: b[: len(b) // 2])), "is not JSON"),
+    "binary": (replaced("run.json", bytes(range(256))), "run.json is not JSON"),
     "a list": (replaced("run.json", "[]"), "run.json holds a list"),
     "null": (replaced("run.json", "null"), "run.json holds a NoneType"),
-    "deep": (replaced("run.json", "[" * 100_000), "run.json is no JSON"),
-    "digits": (replaced("run.json", '{"a": ' + "9" * 5000 + "}"), "run.json is no JSON"),
+    "deep": (replaced("run.json", "[" * 100_000), "run.json is not JSON"),
+    "digits": (replaced("run.json", '{"a": ' + "9" * 5000 + "}"), "run.json is not JSON"),
     "a folder": (
         steps(without("run.json"), lambda folder: (folder / "run.json").mkdir()),
         "run.json cannot be read: Is a directory",
@@ -109,7 +109,7 @@ RUN = {
 }
 CIRCUIT = {
     "gone": (without("circuit.json"), "circuit.json is not there"),
-    "empty": (replaced("circuit.json", ""), "circuit.json is no JSON"),
+    "empty": (replaced("circuit.json", ""), "circuit.json is not JSON"),
     "a list": (replaced("circuit.json", "[]"), "circuit.json holds a list"),
     "old": (changed("circuit.json", schema_version=1), "schema_version 1"),
     "no nodes": (changed("circuit.json", nodes=...), "an object with nodes"),
@@ -149,7 +149,7 @@ TENSORS = {
     "patterns text": (replaced("patterns.safetensors", "no"), "patterns.safetensors cannot be"),
 }
 EVALUATION = {
-    "empty": (replaced("evaluation.json", ""), "evaluation.json is no JSON"),
+    "empty": (replaced("evaluation.json", ""), "evaluation.json is not JSON"),
     "a list": (replaced("evaluation.json", "[]"), "evaluation.json holds a list"),
     "faithfulness": (replaced("evaluation.json", '{"faithfulness": 3}'), "faithfulness is 3"),
     "curves": (replaced("evaluation.json", '{"curves": {"mean": {}}}'), "an object with sizes"),
@@ -199,7 +199,7 @@ IDENTITY = {
     ),
 }
 STATE = {
-    "empty": (steps(state({}), file("state.json", "")), "state.json is no JSON"),
+    "empty": (steps(state({}), file("state.json", "")), "state.json is not JSON"),
     "a list": (steps(state({}), file("state.json", "[]")), "state.json holds a list"),
     "no identity": (state({"identity": None}), "holds another run"),
     "identity text": (state({"identity": "x"}), "holds another run"),
@@ -209,7 +209,7 @@ STATE = {
     "gone": (steps(state({}), lambda folder: (folder / "state.json").unlink()), "holds no run"),
 }
 PATHS = {
-    "empty": (replaced("paths.json", ""), "paths.json is no JSON"),
+    "empty": (replaced("paths.json", ""), "paths.json is not JSON"),
     "no paths": (replaced("paths.json", '{"prompts": 4}'), "an object with paths"),
     "share text": (
         replaced("paths.json", '{"prompts": 4, "paths": [{"path": ["logits"], "share": "x"}]}'),

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from oracles.tiny_folders import GPT2, words
 
 from unweave import cli
 from unweave.experiments import compare as module
+from unweave.testing.oracle import build
 
 NAME = "wired-induction"
 
@@ -24,8 +26,8 @@ def test_it_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert text in found.out
     assert "…" not in found.out, "a column is cut at 80 characters"
     assert f"{NAME}, eap-ig, seed 0" in found.err
-    cell = json.loads((tmp_path / f"{NAME}--eap-ig--seed0.json").read_text())
-    assert cell["options"]["steps"] == 3
+    result = json.loads((tmp_path / f"{NAME}--eap-ig--seed0.json").read_text())
+    assert result["options"]["steps"] == 3
     assert compare("--methods", "patching", *pair, "--out", str(tmp_path), "--json", "-q") == 0
     record = json.loads(capsys.readouterr().out)
     names = [row["method"] for row in record["summary"]]
@@ -36,40 +38,52 @@ def test_it_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ("more", "nodes"),
     [
         (["--granularity", "qkv", "--ablation", "counterfactual"], 36),
-        (["--granularity", "head@position", "--ablation", "zero"], None),
+        (["--granularity", "head@position", "--ablation", "zero"], 24),  # the end, and the rest
     ],
 )
 def test_nodes_and_ablations(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], nodes: int | None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], nodes: int
 ) -> None:
     how = ["--score", "eap", "--search", "eliminate", "-o", "max_size=2", *more]
     assert compare(*how, "--out", str(tmp_path), "--json", "-q") == 0
     record = json.loads(capsys.readouterr().out)
     (row,) = record["rows"]
     assert record["settings"]["ablation"] == more[-1]
-    assert row["nodes"] == nodes or nodes is None
+    assert row["nodes"] == nodes
     assert ("@" in row["circuit"][0]) == ("@" in more[1])
     assert row["size"] <= 2
 
 
-def test_mlps_are_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    how = ["compare", "sva", "-n", "2", "--held-out", "2", "--score", "eap", "--search", "top"]
-    assert cli.main([*how, "--mlps", "--draws", "1", "--out", str(tmp_path), "--json", "-q"]) == 0
+@pytest.mark.parametrize(("more", "nodes"), [(["--mlps"], 2 * 4 + 2), ([], 2 * 4)])
+def test_mlps_are_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], nodes: int
+) -> None:
+    build(GPT2).save_pretrained(tmp_path / "model")
+    words(tmp_path / "model")
+    letters = ["abcd", "bcda", "cdab", "dabc", "acbd", "cadb", "dbca", "bdac"]
+    rows = [
+        {"clean": f"{text}?", "corrupted": f"{text[::-1]}?", "answer": "e", "distractor": "f"}
+        for text in letters
+    ]
+    (tmp_path / "task.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    what = [str(tmp_path / "task.jsonl"), "--model", str(tmp_path / "model"), "--json", "-q"]
+    how = ["-n", "2", "--held-out", "2", "--score", "eap", "--search", "top", "--draws", "1"]
+    assert cli.main(["compare", *what, *how, *more, "--out", str(tmp_path / "cells")]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert row["nodes"] == 30 * 9 + 30
+    assert row["nodes"] == nodes
 
 
-def test_ctrl_c_keeps_finished_cells(
+def test_ctrl_c_keeps_finished_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "method_cell", interrupted)
+        patch.setattr(module, "method_result", interrupted)
         assert compare("--methods", "eap", "--out", str(tmp_path)) == 130
     err = " ".join(capsys.readouterr().err.split())
-    assert "the same command goes on interrupted" in err
+    assert "the same command continues interrupted" in err
     assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}--reference--seed0.json"]
     assert compare("--methods", "eap", "--out", str(tmp_path)) == 0
     assert "reference, seed 0: already there" in capsys.readouterr().err

@@ -84,7 +84,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
         patch.setattr(RunFolder, "save", interrupted)
         assert main([*QUICK, "--out", str(folder)]) == 130
     err = capsys.readouterr().err
-    assert f"go on with --resume --out {folder}" in err
+    assert f"continue with --resume --out {folder}" in err
     assert err.endswith("interrupted\n")
     assert {path.name for path in folder.iterdir()} == {"state.json", "scores.safetensors"}
     assert main([*QUICK, "--out", str(folder), "--resume", "-q"]) == 0

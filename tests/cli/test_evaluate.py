@@ -124,7 +124,7 @@ def test_an_evaluation_that_was_stopped_goes_on(
         with monkeypatch.context() as patch:
             patch.setattr(module, "write_json", interrupted)
             assert cli.main(["evaluate", str(run)]) == 130
-        assert "the same command goes on" in capsys.readouterr().err
+        assert "the same command continues" in capsys.readouterr().err
         assert read_json(run / "evaluation.json", "it")["parts"] == list(PHASES)[:count]
         assert cli.main(["evaluate", str(run)]) == 0
         lines = capsys.readouterr().err.splitlines()

@@ -79,8 +79,10 @@ def test_validate_with_a_model(tmp_path, capsys):
     assert cli.main(args) == 1
     assert "--first-token" in capsys.readouterr().out
     # What is left is not about the lines: the model cannot do this.
-    assert cli.main([*args, "--first-token", "--only-correct", "--json"]) in (0, 1)
-    assert all(problem["line"] == 0 for problem in json.loads(capsys.readouterr().out)["problems"])
+    assert cli.main([*args, "--first-token", "--only-correct", "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["line"] == 0
+    assert "it cannot do the task" in problem["reason"]
 
 
 @pytest.mark.usefixtures("loaded")

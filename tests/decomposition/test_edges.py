@@ -34,7 +34,7 @@ def scored(problem: Problem, **options):
 def removed_one_by_one(graph: Graph, names: list[str]) -> Tensor:
     removed = torch.zeros(len(names), *graph.mask.shape, dtype=torch.bool)
     for row, name in zip(removed, names, strict=True):
-        row[graph.places[name]] = True
+        row[graph.index[name]] = True
     return removed
 
 

@@ -109,6 +109,7 @@ def test_a_target_upstream_of_every_source_scores_0_with_a_warning(gpt2):
     assert (alone.rel["embed"] == 0).all()
     assert alone.completeness < 1e-12
     scores = relevance(model, inputs, ["a2.h0"], tiny_readout(model, inputs), pairs=["a0.h1"])
+    assert scores.pairs.keys() == {"ratio", "share", "signed"}
     assert all(float(value) == 0 for value in scores.pairs.values())
 
 

@@ -182,7 +182,7 @@ def test_a_path_into_the_last_layer_equals_the_removal_of_its_edge():
     model, batch, graph = problem.model, problem.batch, graph_of(problem.model)
     observed = observe_paths(model, batch, problem.ablation)
     removed = torch.zeros(2, *graph.mask.shape, dtype=torch.bool)
-    removed[1][graph.places["a0.h2->a1.h1<k>"]] = True
+    removed[1][graph.index["a0.h2->a1.h1<k>"]] = True
     whole, without = run_edges(model, batch, removed, problem.ablation)
     path = CutPath(observed.delta[graph.sources.index("a0.h2")], [(parse("a1.h1"), "k")])
     (found,) = run_cut_paths(model, batch, observed.read, [path])
@@ -243,6 +243,6 @@ def test_tokens_of_a_path_are_told_apart_by_label():
     assert starts == {"input@end", "input@start", f"input@{ELSEWHERE}"}
     one = {p.steps[0]: p.values for p in found.found if p.steps[1:] == ("a1.h0<v>", "logits")}
     observed = observe_paths(problem.model, problem.batch, problem.ablation)
-    whole = torch.stack(list(observed.places.values())).sum(0)
+    whole = torch.stack(list(observed.position_masks.values())).sum(0)
     assert torch.equal(whole, problem.batch.clean.mask.double())
     assert len(one) == 3

@@ -233,7 +233,7 @@ def my_frozen(q: Tensor, k: Tensor, v: Tensor, totals: AttentionTotals) -> Tenso
 
 def test_a_rule_of_ones_own():
     model, inputs = tiny_model("llama"), tiny_inputs("llama")
-    own = rulesets["paper"].but(attention=my_frozen, clamp="none")
+    own = rulesets["paper"].with_rules(attention=my_frozen, clamp="none")
     assert own.name == "paper, attention=my_frozen, clamp=none"
     sources = ["a0.h1", "m0@3"]
     d = decompose(model, inputs, sources, ["a2.h1", "logits"], rules=own)
@@ -247,7 +247,7 @@ def test_a_rule_of_ones_own():
 
 def test_a_rule_that_stops_relevance_stops_it():
     model, inputs = tiny_model("gpt2"), tiny_inputs("gpt2")
-    blocked = rulesets["removal"].but(attention=lambda q, k, v, totals: torch.zeros_like(q))
+    blocked = rulesets["removal"].with_rules(attention=lambda q, k, v, totals: torch.zeros_like(q))
     blocked = replace(blocked, conserves=False)
     d = decompose(model, inputs, ["a0.h1"], ["a1.h0", "m1", "logits"], rules=blocked)
     assert (d.rel["a1.h0"] == 0).all()
@@ -260,7 +260,7 @@ def test_a_linear_rule_of_ones_own_holds_at_the_head_too(metric):
     model, inputs = tiny_model("gpt2"), tiny_inputs("gpt2")
     readout = tiny_readout(model, inputs)
     readout = readout if metric is None else replace(readout, metric=metric)
-    own = rulesets["linear"].but(linear=lambda rel, w, out: 0.5 * rel @ w.matrix.T)
+    own = rulesets["linear"].with_rules(linear=lambda rel, w, out: 0.5 * rel @ w.matrix.T)
     own = replace(own, conserves=False)
     scores = relevance(model, inputs, ["a0.h1", "m1"], readout, own, pairs=())
     d = decompose(model, inputs, ["a0.h1", "m1"], "logits", rules=own)
@@ -310,7 +310,7 @@ def test_sets_fulfil_their_contract(name):
 
 
 def spoilt(operation: str, rule) -> RuleSet:
-    return rulesets["removal"].but(**{operation: rule})
+    return rulesets["removal"].with_rules(**{operation: rule})
 
 
 def changes_its_input(rel, total, f, out):
@@ -371,7 +371,7 @@ def test_a_rule_that_returns_three_times_its_part_is_an_error(base, operation):
     family = "llama" if operation == "gate" else "gpt2"
     model, inputs = tiny_model(family), tiny_inputs(family)
     known = rulesets[base]
-    wrong = known.but(**{operation: tripled(getattr(known, operation))})
+    wrong = known.with_rules(**{operation: tripled(getattr(known, operation))})
     message = rf"break the split: with all of its input relevant, the rule of {operation}"
     with pytest.raises(UnweaveError, match=message):
         decompose(model, inputs, ["a0.h0"], rules=wrong)

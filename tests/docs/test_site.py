@@ -7,11 +7,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 from snippets import ROOT
 
 import unweave
-from unweave import Scores
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -57,27 +55,38 @@ def test_every_public_name_is_in_the_reference():
 
 @pytest.fixture
 def drawn() -> ElementTree.Element:
-    nodes = [{"site": "a0.h1", "score": 0.5}, {"site": "a3.h2", "score": -2.0}]
+    nodes = [
+        {"site": "a0.h1", "score": 0.5, "roles": ["previous token"]},
+        {"site": "a3.h2", "score": -2.0},
+    ]
     circuit = {"nodes": nodes, "size": 2, "total": 8, "model": "a <b> model", "faithfulness": 0.98}
     prompt = {"clean": "A & B", "answers": [" B"], "distractors": [" A"]}
-    names = ("a0.h1", "a3.h2")
-    pairs = {"signed": torch.tensor([[0.0, -1.5], [0.0, 0.0]])}
-    scores = Scores(names, torch.zeros(2), torch.zeros(2, 1), names, pairs)
-    text = script("pictures").circuit_svg({"prompts": {"evaluate": [prompt]}}, circuit, scores)
+    feeder = {"source": "a0.h1", "share": -0.5}
+    feeders = [feeder | {"input": "k", "held": True}, feeder | {"input": "v", "held": False}]
+    explained = [
+        {"node": "a0.h1", "writes": None, "feeders": []},
+        {"node": "a3.h2", "writes": 0.4, "feeders": feeders},
+    ]
+    run = {"prompts": {"evaluate": [prompt]}, "explanation": {"nodes": explained}}
+    text = script("pictures").circuit_svg(run, circuit)
     return ElementTree.fromstring(text)
 
 
-def test_a_picture_shows_nodes_by_score_and_lines_by_sign(drawn: ElementTree.Element):
+def test_a_picture_shows_nodes_by_score_and_feeders_that_held(drawn: ElementTree.Element):
     circles = drawn.findall(f"{SVG}circle")
     assert [c.get("class") for c in circles] == ["node-up rim", "node-down rim"]
     small, large = (float(c.get("r", 0)) for c in circles)
     assert small < large
     low, high = (float(c.get("cy", 0)) for c in circles)
     assert high < low, "later layers are higher"
-    lines = [p for p in drawn.findall(f"{SVG}path") if p.get("stroke-dasharray") is None]
-    assert [line.get("class") for line in lines] == ["down"]
+    to_answer, to_key = drawn.findall(f"{SVG}path")  # the smaller share is drawn first
+    assert [to_answer.get("class"), to_key.get("class")] == ["up", "down"]
+    widths = [float(line.get("stroke-width", 0)) for line in (to_answer, to_key)]
+    assert widths == [pytest.approx(0.8 + 4.2 * share, abs=0.06) for share in (0.4, 0.5)]
     texts = [t.text for t in drawn.findall(f"{SVG}text")]
-    assert {"a0.h1", "a3.h2", "layer 3", "B, not A", "A & B …"} <= set(texts)
+    assert {"a0.h1", "previous token", "a3.h2", "layer 3", "B, not A", "A & B …"} <= set(texts)
+    assert "k" in texts
+    assert "v" not in texts, "a feeder whose check did not hold is not drawn"
 
 
 def test_pictures_are_small():

@@ -68,6 +68,7 @@ def test_what_never_changes_is_no_part_of_the_circuit_under_mean(experiments):
     batch, circuit = problem.batch, experiments["mean"].task.known[model.name]
     runs = [activations(model, side, problem.points) for side in (batch.clean, batch.corrupted)]
     mask = batch.clean.mask.repeat(2, 1)[..., None]
+    assert set(circuit.under("zero")) >= set(circuit.under("mean")) != set()
     for node in circuit.under("zero"):
         # Clean and corrupted prompts, one below the other: the mean is over corrupted ones.
         x = torch.cat([run[node.point] for run in runs])

@@ -1,4 +1,4 @@
-"""`compare`: cells, resuming, killed runs, failing cells."""
+"""`compare`: results, resuming, killed runs, failing results."""
 
 import json
 import os
@@ -46,25 +46,25 @@ def test_table_and_figures(tmp_path: Path) -> None:
 
 
 def test_figures_are_those_of_plain_runs(tmp_path: Path) -> None:
-    """Each circuit and each curve of a cell, by plain runs on the held-out prompts."""
+    """Each circuit and each curve of a result, by plain runs on the held-out prompts."""
     method = find_method("eap-ig+eliminate").with_options({"steps": 3, "max_size": 1})
     compare(replace(PLAN, methods=(*METHODS, method)), tmp_path, load)
     held_out = Experiment.set_up(BASE, load(NAME)).held_out
     for name in ("eap", "patching", "eap-ig+eliminate"):
-        cell = json.loads((tmp_path / f"{NAME}--{name}--seed0.json").read_text())
-        assert cell["settings"]["options"] == cell["options"]
-        expected = plain_faithfulness(held_out, cell["circuit"])
-        assert cell["faithfulness"] == pytest.approx(expected, abs=1e-4)
-        curve = cell["curve"]
+        result = json.loads((tmp_path / f"{NAME}--{name}--seed0.json").read_text())
+        assert result["settings"]["options"] == result["options"]
+        expected = plain_faithfulness(held_out, result["circuit"])
+        assert result["faithfulness"] == pytest.approx(expected, abs=1e-4)
+        curve = result["curve"]
         for size, value in zip(curve["sizes"], curve["faithfulness"], strict=True):
-            expected = plain_faithfulness(held_out, cell["ranking"][:size])
+            expected = plain_faithfulness(held_out, result["ranking"][:size])
             assert value == pytest.approx(expected, abs=1e-4)
         ends = zip(curve["sizes"], curve["sizes"][1:], strict=False)
         off = [abs(1 - value) for value in curve["faithfulness"]]
         areas = [(b - a) * (off[i] + off[i + 1]) / 2 for i, (a, b) in enumerate(ends)]
         assert curve["curve_gap"] == pytest.approx(sum(areas) / len(held_out.nodes), abs=1e-6)
-    assert cell["options"]["steps"] == 3
-    assert len(cell["circuit"]) == 1
+    assert result["options"]["steps"] == 3
+    assert len(result["circuit"]) == 1
 
 
 def test_a_method_chooses_its_own_size(tmp_path: Path) -> None:
@@ -91,11 +91,13 @@ def test_nodes_and_ablations_of_discover(tmp_path: Path, base: Specification) ->
     assert abs(1 - row["faithfulness"]) < 0.1
 
 
-def test_finished_cells_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_results_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = compare(PLAN, tmp_path, load)
     with monkeypatch.context() as patch:
-        for name in ("method_cell", "reference_cell"):
-            patch.setattr(module, name, lambda *_: pytest.fail("a finished cell is run again"))
+        for name in ("method_result", "reference_result"):
+            patch.setattr(module, name, lambda *_: pytest.fail("a finished result is run again"))
         said: list[str] = []
         assert compare(PLAN, tmp_path, load, said.append) == first
     assert len(said) == 3
@@ -186,28 +188,28 @@ def test_other_weights_are_not_mixed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda cell: cell.pop("curve"), "expected an object with curve"),
-        (lambda cell: cell.update(circuit="a0.h0"), "circuit is 'a0.h0', expected a list"),
-        (lambda cell: cell["curve"].update(sizes=[1]), "one for a size"),
-        (lambda cell: cell.update(seconds="1"), "seconds is '1', expected a number"),
-        (lambda cell: cell.update(seed=7), "holds another cell"),
-        (lambda cell: cell.update(settings=[]), "was made with schema_version = None"),
+        (lambda result: result.pop("curve"), "expected an object with curve"),
+        (lambda result: result.update(circuit="a0.h0"), "circuit is 'a0.h0', expected a list"),
+        (lambda result: result["curve"].update(sizes=[1]), "one for a size"),
+        (lambda result: result.update(seconds="1"), "seconds is '1', expected a number"),
+        (lambda result: result.update(seed=7), "holds another result"),
+        (lambda result: result.update(settings=[]), "was made with schema_version = None"),
     ],
 )
-def test_a_broken_cell_is_named(tmp_path: Path, change: Any, message: str) -> None:
+def test_a_broken_result_is_named(tmp_path: Path, change: Any, message: str) -> None:
     compare(replace(PLAN, methods=METHODS[:1]), tmp_path, load)
     path = tmp_path / f"{NAME}--eap--seed0.json"
-    cell = json.loads(path.read_text())
-    change(cell)
-    path.write_text(json.dumps(cell))
+    result = json.loads(path.read_text())
+    change(result)
+    path.write_text(json.dumps(result))
     with pytest.raises(UnweaveError, match=rf"eap--seed0\.json .*{message}"):
         compare(PLAN, tmp_path, load)
     path.write_text("{")
-    with pytest.raises(UnweaveError, match=r"eap--seed0\.json is no JSON.*delete it"):
+    with pytest.raises(UnweaveError, match=r"eap--seed0\.json is not JSON.*delete it"):
         compare(PLAN, tmp_path, load)
 
 
-def test_a_cell_that_fails_is_told_and_tried_again(
+def test_a_result_that_fails_is_told_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(problem: object, options: object) -> Any:
@@ -256,10 +258,10 @@ def test_means_over_seeds() -> None:
 
 def test_misses_of_two_seeds_do_not_cancel() -> None:
     curve = {"curve_gap": 0.1, "curve_area": 0.9, "k80": 1, "k95": 1}
-    cell: dict[str, Any] = {"task": "t", "method": "m", "score": "s", "search": "top"}
-    cell |= {"curve": curve, "roc": {}, "circuit": ["a0.h0"], "interval": [0.8, 1.2]}
-    cell |= {"forwards": {"score": 1.0, "search": 2.0}, "seconds": 1.0, "curves": {}}
-    cells = [cell | {"seed": seed, "faithfulness": f} for seed, f in enumerate((1.1, 0.9))]
-    found = summary([row(cell, {"error": "none"}) for cell in cells])[0]
+    result: dict[str, Any] = {"task": "t", "method": "m", "score": "s", "search": "top"}
+    result |= {"curve": curve, "roc": {}, "circuit": ["a0.h0"], "interval": [0.8, 1.2]}
+    result |= {"forwards": {"score": 1.0, "search": 2.0}, "seconds": 1.0, "curves": {}}
+    results = [result | {"seed": seed, "faithfulness": f} for seed, f in enumerate((1.1, 0.9))]
+    found = summary([row(result, {"error": "none"}) for result in results])[0]
     assert found["faithfulness"] == pytest.approx(1.0)
     assert found["off"] == pytest.approx(0.1)

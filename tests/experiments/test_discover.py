@@ -202,12 +202,21 @@ def test_the_default_search_where_blocks_and_pools_act(wired: Model, tmp_path: P
     assert circuit.found == pytest.approx(1, abs=0.1)
 
 
-@pytest.mark.parametrize("granularity", ["head", "head@position", "head@token", "qkv"])
-def test_granularity(wired: Model, granularity: str) -> None:
-    nodes = Experiment.set_up(specification(granularity=granularity), wired).nodes
-    assert all((node.position is not None) == ("@" in granularity) for node in nodes)
-    expected = {"head": 12, "head@position": None, "head@token": None, "qkv": 36}
-    assert len(nodes) == expected[granularity] or expected[granularity] is None
+@pytest.mark.parametrize(
+    ("granularity", "units", "positions"),
+    [
+        ("head", 12, {None}),
+        ("head@position", 12, {"end", "other"}),
+        ("head@token", 12, set(range(9))),  # the length of its prompts
+        ("qkv", 36, {None}),
+    ],
+)
+def test_granularity(
+    wired: Model, granularity: str, units: int, positions: set[str | int | None]
+) -> None:
+    experiment = Experiment.set_up(specification(granularity=granularity), wired)
+    assert {node.position for node in experiment.nodes} == positions
+    assert len(experiment.nodes) == len(set(experiment.nodes)) == units * len(positions)
 
 
 def test_positions_in_a_circuit(wired: Model) -> None:
@@ -270,8 +279,8 @@ def test_the_real_model_on_a_real_task(smollm2: Model) -> None:
     how = Specification(
         "greater-than",
         "smollm2-135m",
-        prompts=4,
-        held_out=8,
+        prompts=2,
+        held_out=4,
         ablation="counterfactual",
         options={"pool": 0.1, "rounds": 1, "order": "left"},
     )

@@ -1,4 +1,4 @@
-"""`compare` on an executor: the same cells, and a worker that dies loses one of them."""
+"""`compare` on an executor: the same results, and a worker that dies loses one of them."""
 
 import json
 import multiprocessing
@@ -27,10 +27,10 @@ PLAN = Comparison(
 TIMES = ("seconds",)
 
 
-def cells(folder: Path) -> dict[str, Any]:
-    """Every finished cell, without how long it took."""
+def results(folder: Path) -> dict[str, Any]:
+    """Every finished result, without how long it took."""
     found = {path.name: json.loads(path.read_text()) for path in folder.glob("*--*.json")}
-    return {n: {k: v for k, v in cell.items() if k not in TIMES} for n, cell in found.items()}
+    return {n: {k: v for k, v in result.items() if k not in TIMES} for n, result in found.items()}
 
 
 class Dying:
@@ -84,26 +84,26 @@ def test_an_error_of_the_user_is_not_tried_again() -> None:
 def test_an_executor_that_is_shut_down_says_how_to_go_on() -> None:
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
-    with pytest.raises(UnweaveError, match="the same command goes on"):
+    with pytest.raises(UnweaveError, match="the same command continues"):
         list(outcomes(pool, {"a": (abs, (-1,))}))
 
 
-def test_any_executor_gives_the_cells_of_one_process(tmp_path: Path) -> None:
+def test_any_executor_gives_the_results_of_one_process(tmp_path: Path) -> None:
     here = compare(PLAN, tmp_path / "here", Loader())
     with ThreadPoolExecutor(2) as pool:
         there = compare(PLAN, tmp_path / "there", Loader(), executor=pool)
-    assert cells(tmp_path / "there") == cells(tmp_path / "here")
-    assert len(cells(tmp_path / "there")) == 2
+    assert results(tmp_path / "there") == results(tmp_path / "here")
+    assert len(results(tmp_path / "there")) == 2
     for figure in ("faithfulness", "size", "k95"):
         assert there["rows"][0][figure] == here["rows"][0][figure]
     said: list[str] = []
     with ThreadPoolExecutor(1) as pool:
         compare(PLAN, tmp_path / "there", Loader(), said.append, pool)
-    assert all("already there" in line for line in said)
+    assert [line.rpartition(": ")[2] for line in said] == ["already there"] * 2
 
 
-def test_a_killed_worker_loses_one_cell_which_is_made_again(tmp_path: Path) -> None:
-    """With real processes: the only one is killed as soon as it is given the first cell."""
+def test_a_killed_worker_loses_one_result_which_is_computed_again(tmp_path: Path) -> None:
+    """With real processes: the only one is killed as soon as it is given the first result."""
     said: list[str] = []
 
     def say(line: str) -> None:
@@ -118,7 +118,7 @@ def test_a_killed_worker_loses_one_cell_which_is_made_again(tmp_path: Path) -> N
     assert sum("its worker ended" in line for line in said) <= 1
     assert "error" not in record["rows"][0]
     compare(PLAN, tmp_path / "whole", Loader())
-    assert cells(tmp_path / "killed").keys() == cells(tmp_path / "whole").keys()
+    assert results(tmp_path / "killed").keys() == results(tmp_path / "whole").keys()
 
 
 @pytest.mark.parametrize("text", ["local", "local:0", "local:x", "threads:2", "slurm:gpu"])
@@ -147,7 +147,7 @@ def test_submitit_and_ray_in_their_local_modes(executor: str, tmp_path: Path) ->
     done = subprocess.run([*command, "--executor", executor], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     compare(PLAN, tmp_path / "here", Loader())
-    there, here = cells(tmp_path / "there"), cells(tmp_path / "here")
+    there, here = results(tmp_path / "there"), results(tmp_path / "here")
     assert there.keys() == here.keys()
     name = f"{NAME}--eap--seed0.json"
     assert there[name]["circuit"] == here[name]["circuit"]
@@ -156,6 +156,6 @@ def test_submitit_and_ray_in_their_local_modes(executor: str, tmp_path: Path) ->
 def test_the_command_line_takes_an_executor(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = ["-n", "6", "--held-out", "6", "--methods", "eap", "--out", str(tmp_path / "cells")]
+    few = ["-n", "6", "--held-out", "6", "--methods", "eap", "--out", str(tmp_path / "results")]
     assert cli.main(["compare", NAME, *few, "--executor", "local:x"]) == 2
     assert "local:4" in capsys.readouterr().err

@@ -217,7 +217,7 @@ def test_packed_files_are_what_mib_reads(tmp_path: Path, level: Level) -> None:
     methods = (mib_method("eap"), mib_method("eap-ig:steps=2"))
     table = MibTable(("wired-relay",), "wired-relay", methods, level, (3, 4), 4, 4)
     record = run_table(table, model, tmp_path, lambda line: None)
-    assert [cell["seed"] for cell in record["cells"]] == [3, 3, 4, 4]
+    assert [result["seed"] for result in record["results"]] == [3, 3, 4, 4]
     (path,) = pack(tmp_path, "eap-ig:steps=2", tmp_path / "out", "my_gpt2")
     assert path == tmp_path / "out" / level / "wired-relay_my-gpt2" / "importances.json"
     found = json.loads(path.read_text())
@@ -241,6 +241,6 @@ def test_packing_names_what_is_missing(tmp_path: Path) -> None:
     table = MibTable(("wired-relay",), "wired-relay", (mib_method("gim"),), "edge", (0,), 2, 2)
     run_table(table, load("wired-relay"), tmp_path, lambda line: None)
     bad(lambda: pack(tmp_path, "eap", tmp_path), "no method 'eap'", "gim")
-    bad(lambda: pack(tmp_path, None, tmp_path), "every cell of gim")
+    bad(lambda: pack(tmp_path, None, tmp_path), "gim failed on every task and seed")
     (tmp_path / "mib.json").write_text('{"schema_version": 1}')
     bad(lambda: pack(tmp_path, None, tmp_path), "is broken")

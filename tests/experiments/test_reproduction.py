@@ -261,7 +261,7 @@ def test_it_goes_on_where_it_was(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: "{", "is no JSON"),
+        (lambda text: "{", "is not JSON"),
         (lambda text: "{}", "is not a part of unweave reproduce"),
         (lambda text: text.replace('"seed": 0', '"seed": 3'), "made with seed = 3, now it is 0"),
     ],

@@ -86,7 +86,7 @@ def test_a_death_between_the_last_two_steps(wired: Model, finished: Path, tmp_pa
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     write_json(folder / "state.json", {"identity": 3})
-    with pytest.raises(UnweaveError, match="is not finished: go on with --resume"):
+    with pytest.raises(UnweaveError, match="is not finished: continue with --resume"):
         read_run(folder)
     discover(wired, TASK, specification(), folder, resume=True)
     assert result(folder) == result(finished)

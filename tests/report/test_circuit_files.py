@@ -95,7 +95,7 @@ def strict(text: str) -> Any:
     """Reads JSON that has no NaN in it."""
 
     def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
+        raise AssertionError(f"{name} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
 
@@ -220,8 +220,10 @@ def test_neuronpedia_puts_explained_nodes_where_they_matter(tmp_path: Path) -> N
     write_json(run / "circuit.json", record)
     after = strict(FORMATS["neuronpedia"][1](read_shown(run)))["nodes"]
     positions = read_shown(run).example["positions"]
+    assert len(before) >= len(labels * 2)  # nodes come first, then what they read and write
     for old, new, label in zip(before, after, labels * 2, strict=False):
         assert new["ctx_idx"] == positions.get(label, old["ctx_idx"])
+    assert before != after
 
 
 def test_hostile_run_exports_strict_json(tmp_path: Path) -> None:
@@ -244,7 +246,7 @@ def test_errors_name_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["export", str(run), "--format", "eap-ig"]) == 2
     assert "shape" in capsys.readouterr().err
     (tmp_path / "no.json").write_text('{"a": 1}')
-    with pytest.raises(UnweaveError, match="is no circuit"):
+    with pytest.raises(UnweaveError, match="is not a circuit"):
         read_circuit(tmp_path / "no.json")
 
 

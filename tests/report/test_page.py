@@ -17,9 +17,9 @@ from unweave.report.html import write_report
 HEATMAP = "document.querySelector('#heatmap-plot .plot')"
 DRAWN = (
     *("verdict-plot", "heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot"),
-    *("chance-plot", "tests-plot", "prompts-list"),
+    *("random-circuits-plot", "tests-plot", "prompts-list"),
 )
-TABLED = ("heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot", "chance-plot")
+TABLED = ("heatmap-plot", "faithfulness-plot", "roc-plot", "runtime-plot", "random-circuits-plot")
 PANELS = ("graph", *DRAWN)
 COLOURS = """() => [
     [document.body, "backgroundColor"],
@@ -174,6 +174,7 @@ def test_heatmap_by_round_and_theme_toggle(browser: Any, report: Path) -> None:
     light = colours(page)
     page.locator("#theme").click()
     dark = colours(page)
+    assert light
     assert all(a != b for a, b in zip(light, dark, strict=True))
     page.locator("#theme").click()
     assert colours(page) == light
@@ -359,7 +360,17 @@ def test_page_holds_no_markup_of_the_run(tmp_path: Path) -> None:
 @needs_browser
 def test_real_run_of_smollm2(browser: Any, tmp_path: Path) -> None:
     run, few = tmp_path / "run", ["-n", "2", "--held-out", "2", "-o", "pairs=true", "--no-explain"]
-    quick = ["--search", "top", "-o", "size=12", "--out", str(run), "-q"]
+    quick = [
+        "--score",
+        "decomposition",
+        "--search",
+        "top",
+        "-o",
+        "size=12",
+        "--out",
+        str(run),
+        "-q",
+    ]
     assert cli.main(["discover", "ioi", *few, *quick]) == 0
     report = run / "report.html"
     assert report.stat().st_size < 6_000_000

@@ -12,7 +12,7 @@ from run_folders import comparison, write_run
 from unweave import cli
 from unweave.experiments.files import write_json
 from unweave.report.folder import read_shown
-from unweave.report.plots import FIGURES, Look
+from unweave.report.plots import FIGURES, PlotOptions
 
 MAGIC = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -73,7 +73,7 @@ def test_without_matplotlib_it_says_what_to_install(
 def test_heatmap_has_signs_where_there_are_any(tmp_path: Path, round_: int) -> None:
     folder = write_run(tmp_path / "run", 4, 4, 6)
     axes = Figure().add_subplot()
-    FIGURES["heatmap"][0](read_shown(folder), axes, Look(round=round_))
+    FIGURES["heatmap"][0](read_shown(folder), axes, PlotOptions(round=round_))
     drawn, wanted = axes.images[0], heatmap(Files(folder), round_ - 1)
     array = drawn.get_array()
     assert array is not None
@@ -92,7 +92,7 @@ def test_only_tested_edges_are_drawn_unless_asked(tmp_path: Path) -> None:
     counts = []
     for relevance in (False, True):
         axes = Figure().add_subplot()
-        FIGURES["circuit"][0](run, axes, Look(relevance=relevance))
+        FIGURES["circuit"][0](run, axes, PlotOptions(relevance=relevance))
         counts.append(len(axes.patches))
     between = [
         e for e in run.found["edges"] if "input" not in e["edge"] and "logits" not in e["edge"]

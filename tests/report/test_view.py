@@ -92,6 +92,7 @@ def test_untested_relevance_is_a_toggle_with_its_units(browser: Any, report: Pat
 def test_colours_follow_effect_or_score(browser: Any, run: Path, report: Path) -> None:
     page = open_page(browser, report)
     nodes = read_json(run / "circuit.json", "circuit")["nodes"]
+    assert nodes
     for by in ("effect", "score"):
         page.locator("#size-by").select_option(by)
         for node in nodes:
@@ -155,6 +156,7 @@ def test_roles_are_columns_and_labels(browser: Any, run: Path, report: Path) -> 
         role = ", ".join(node["roles"])
         places.setdefault(role, []).append(float(re.findall(r"[\d.]+", mark)[0]))
     spans = sorted((min(xs), max(xs)) for xs in places.values())
+    assert len(spans) > 1
     assert all(before[1] < after[0] for before, after in pairwise(spans))
     assert page.problems == []
 
@@ -240,7 +242,9 @@ def test_roles_are_colours_with_a_legend_that_filters(
 
 def test_sentences_stand_in_the_panel_of_a_node(browser: Any, run: Path, report: Path) -> None:
     page = open_page(browser, report)
-    for node in read_json(run / "circuit.json", "circuit")["nodes"][:4]:
+    nodes = read_json(run / "circuit.json", "circuit")["nodes"][:4]
+    assert len(nodes) == 4
+    for node in nodes:
         page.locator("#find").fill(node["site"])
         page.locator("#find").press("Enter")
         assert page.locator("#node .told").inner_text() == node["sentence"]
@@ -283,7 +287,7 @@ def test_without_a_verdict_panels_say_how_to_get_it(browser: Any, tmp_path: Path
     folder = write_run(tmp_path / "my run", 4, 4, 5, checked=False, evaluated=False)
     page = open_page(browser, write_report([folder]))
     command = shlex.join(["unweave", "evaluate", str(folder)])
-    for panel in ("verdict", "nodes", "tests", "chance", "roc"):
+    for panel in ("verdict", "nodes", "tests", "random-circuits", "roc"):
         assert command in page.locator(f"#{panel}").inner_text(), panel
     assert "unweave discover" in page.locator("#prompts-list").inner_text()
     page.locator("#prompts-list select").select_option("discover")
@@ -294,6 +298,17 @@ def test_without_a_verdict_panels_say_how_to_get_it(browser: Any, tmp_path: Path
     for card in page.locator("main section.card").all():
         assert len(card.inner_text().split()) > 5
     assert page.problems == []
+
+
+def test_a_circuit_that_nobody_published_waits_for_no_evaluation(
+    browser: Any, tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path / "run", 4, 4, 5, evaluated=False)
+    record = read_json(folder / "run.json", "run")
+    write_json(folder / "run.json", record | {"published": False})
+    told = open_page(browser, write_report([folder])).locator("#roc").inner_text()
+    assert "No published circuit is known" in told
+    assert "unweave evaluate" not in told
 
 
 def test_twenty_lines_have_twenty_colours(browser: Any, tmp_path: Path) -> None:

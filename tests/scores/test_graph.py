@@ -15,15 +15,15 @@ def test_edges_of_gpt2_small():
     assert len(graph.nodes) == 158
     assert len(graph.edges) == len(set(graph.edges)) == 32_491
     for name in ("a0.h0->a5.h1<q>", "input->m0", "m11->logits", "a3.h4->m3", "m10->a11.h0<v>"):
-        assert name in graph.places
+        assert name in graph.index
     for name in ("a5.h1->a5.h2<q>", "m5->a5.h1<k>", "input->input", "a5.h1->m4"):
-        assert name not in graph.places
+        assert name not in graph.index
 
 
 def test_parallel_blocks_have_no_edge_within():
     graph = graph_of(tiny_problem("gpt_neox", "parallel").model)
-    assert "a1.h0->m1" not in graph.places
-    assert "a0.h0->m1" in graph.places
+    assert "a1.h0->m1" not in graph.index
+    assert "a0.h0->m1" in graph.index
 
 
 @pytest.mark.parametrize("name", ["bert", "olmo2", "t5"])

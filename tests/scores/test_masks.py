@@ -12,7 +12,7 @@ from unweave.graph import graph_of
 from unweave.model.loading import load
 from unweave.patching.edges import run_edges
 from unweave.patching.gates import run_gated_edges, run_gated_nodes
-from unweave.scores.masks import drawn_gates, open_chance
+from unweave.scores.masks import drawn_gates, open_probability
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores
 from unweave.testing.problem import paired_ablation, tiny_problem
@@ -100,7 +100,7 @@ def test_the_chance_of_an_open_gate_is_its_share_of_draws():
         gates = drawn_gates(logits, draw(200_000))
         assert 0 <= float(gates.min()) <= float(gates.max()) <= 1
         share = float((gates > 0).double().mean())
-        assert share == pytest.approx(float(open_chance(logits[0])), abs=5e-3)
+        assert share == pytest.approx(float(open_probability(logits[0])), abs=5e-3)
 
 
 def wired(name: str, n: int = 12) -> Problem:

@@ -94,14 +94,14 @@ def test_all_edges_among_nodes_are_the_circuit_of_these_nodes(problem):
     assert (problem.metric([edges]) - nodes.metric([some])).abs().max() < 1e-9
 
 
-@pytest.mark.parametrize("faded", [0.0, 0.4])
-def test_effects_are_the_derivative_of_edge_patched_runs(problem, faded):
+@pytest.mark.parametrize("removed_share", [0.0, 0.4])
+def test_effects_are_the_derivative_of_edge_patched_runs(problem, removed_share):
     """Against finite differences of runs in which a part of one edge more is removed."""
     graph = problem.graph
     circuit, edges = list(problem.nodes[::3]), list(problem.nodes[::11])
-    found = problem.effects(circuit, edges, faded).mean(0)
+    found = problem.effects(circuit, edges, removed_share).mean(0)
     removed = graph.removed([circuit])[:, :, list(range(len(graph.sources)))]
-    weights = removed.to(torch.float64).clamp(min=faded) * graph.mask
+    weights = removed.to(torch.float64).clamp(min=removed_share) * graph.mask
     every, step = tuple(range(len(graph.sources))), 1e-5
 
     def at(matrix):
@@ -109,8 +109,8 @@ def test_effects_are_the_derivative_of_edge_patched_runs(problem, faded):
 
     for edge, value in zip(edges, found, strict=True):
         up, down = weights.clone(), weights.clone()
-        up[0][graph.places[edge]] += step
-        down[0][graph.places[edge]] -= step
+        up[0][graph.index[edge]] += step
+        down[0][graph.index[edge]] -= step
         slope = (at(up) - at(down)) / (2 * step)
         assert float(value) == pytest.approx(-float(slope), abs=1e-7)
 

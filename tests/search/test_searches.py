@@ -9,7 +9,7 @@ from unweave.errors import UnweaveError
 from unweave.scores.score import scores as registered
 from unweave.search.loss import Loss
 from unweave.search.search import Finding, Search, searches
-from unweave.search.top import _SIZES
+from unweave.search.settings import SEARCH
 from unweave.sites import parse
 from unweave.testing.problem import tiny_problem
 from unweave.testing.search import check_search
@@ -58,7 +58,7 @@ def test_top_weighs_size_against_loss(family, price):
     scores = registered["patching"].run(problem)
     order = sorted(scores.sources, key=lambda name: -abs(scores[name]))
     loss, costs = Loss.of(problem), {}
-    for size in sorted({min(size, len(order)) for size in _SIZES}):
+    for size in sorted({min(size, len(order)) for size in SEARCH.top.sizes}):
         circuit = tuple(map(parse, order[:size]))
         costs[size] = float(loss(problem.metric([circuit]))[0]) + price * size
     best = min(costs, key=lambda size: costs[size])

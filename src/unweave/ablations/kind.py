@@ -22,11 +22,14 @@ class AblationKind:
         summary: One line about it.
         prepare: From a task, a model, the points to replace at and a seed: what all batches share
             (means over reference prompts) is computed once.
+        shared: Whether all values are computed once for all batches, so that it pays to record
+            every point that anything will ask for.
     """
 
     name: str
     summary: str
     prepare: Prepare
+    shared: bool = False
 
 
 ablations: Registry[AblationKind] = Registry("ablation", "unweave.ablations")

@@ -29,5 +29,5 @@ def prepare(task: Task, model: Model, points: tuple[Point, ...], seed: int) -> A
 
 
 ablations.register("mean")(
-    AblationKind("mean", "mean over reference prompts of the same template", prepare)
+    AblationKind("mean", "mean over reference prompts of the same template", prepare, shared=True)
 )

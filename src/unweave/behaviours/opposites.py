@@ -1,8 +1,14 @@
 """Prompts of two classes: one word or phrase decides, and the corrupted prompt has its opposite."""
 
+from functools import partial
 from random import Random
 
 from unweave.behaviours.prompt import Prompt, fill
+from unweave.behaviours.task import task
+from unweave.metrics import LOGIT_DIFFERENCE
+
+# A task whose answers are the classes of a classifier: prompts on which it errs do not count.
+class_task = partial(task, metric=LOGIT_DIFFERENCE, only_correct=True)
 
 
 def opposite(

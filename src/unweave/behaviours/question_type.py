@@ -8,11 +8,9 @@ agrees (`only_correct`).
 
 from random import Random
 
-from unweave.behaviours.opposites import opposite
+from unweave.behaviours.opposites import class_task, opposite
 from unweave.behaviours.prompt import Prompt
-from unweave.behaviours.task import task
 from unweave.behaviours.words import Words
-from unweave.metrics import LOGIT_DIFFERENCE
 
 CLASSES = ("generic", "directed")
 # Pattern, and pairs of phrases (generic / directed) with as many tokens on either side.
@@ -48,13 +46,7 @@ DOCUMENTS = """
 """
 
 
-@task(
-    "question-type",
-    metric=LOGIT_DIFFERENCE,
-    model="question-classifier",
-    only_correct=True,
-    new_templates=NEW,
-)
+@class_task("question-type", model="question-classifier", new_templates=NEW)
 def question_type(words: Words, n: int, rng: Random) -> list[Prompt]:
     """A question about a document as a whole (generic) or about one thing in it (directed).
 

@@ -6,11 +6,9 @@ Made for a sentence encoder (all-MiniLM-L6-v2) with a nearest-centroid readout, 
 
 from random import Random
 
-from unweave.behaviours.opposites import opposite
+from unweave.behaviours.opposites import class_task, opposite
 from unweave.behaviours.prompt import Prompt
-from unweave.behaviours.task import task
 from unweave.behaviours.words import Words
-from unweave.metrics import LOGIT_DIFFERENCE
 
 CLASSES = ("positive", "negative")
 TEMPLATES = (
@@ -34,13 +32,7 @@ NEGATIVE = """
 """
 
 
-@task(
-    "sentiment",
-    metric=LOGIT_DIFFERENCE,
-    model="minilm-sentiment",
-    only_correct=True,
-    new_templates=NEW,
-)
+@class_task("sentiment", model="minilm-sentiment", new_templates=NEW)
 def sentiment(words: Words, n: int, rng: Random) -> list[Prompt]:
     """An adjective makes a sentence positive or negative; corrupted, it is opposite."""
     things = words.single(THINGS)

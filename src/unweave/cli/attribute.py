@@ -67,7 +67,7 @@ Corrupted = Annotated[
 ]
 Compare = Annotated[
     bool,
-    typer.Option("--compare", help="Words and tests beside integrated gradients and occlusion."),
+    typer.Option("--compare", help="Compare with integrated gradients and occlusion."),
 ]
 Truncate = Annotated[
     bool, typer.Option("--truncate", help="Cut texts longer than the model's limit.")

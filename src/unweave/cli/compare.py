@@ -10,6 +10,7 @@ import typer
 
 from unweave.cli import commands
 from unweave.cli import experiment_options as given
+from unweave.cli.tables import method_table
 from unweave.errors import UnweaveError
 
 if TYPE_CHECKING:
@@ -22,21 +23,21 @@ TaskNames = Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl 
 Methods = Annotated[
     str,
     typer.Option(
-        help="Methods with commas between: names, or SCORE+SEARCH such as eap-ig+eliminate; "
+        help="Methods, comma-separated: names, or SCORE+SEARCH such as eap-ig+eliminate; "
         "all named methods unless given."
     ),
 ]
 ScoreNames = Annotated[
     str,
-    typer.Option(help="Scores with commas between, each behind every --search."),
+    typer.Option(help="Scores, comma-separated, each with every --search."),
 ]
 SearchNames = Annotated[
-    str, typer.Option(help="Searches with commas between, each behind every --score.")
+    str, typer.Option(help="Searches, comma-separated, each with every --score.")
 ]
-Seeds = Annotated[str, typer.Option(help="Numbers with commas between.")]
+Seeds = Annotated[str, typer.Option(help="Numbers, comma-separated.")]
 Out = Annotated[
     Path | None,
-    typer.Option(help="Folder for the cells; by default runs/compare-MODEL.", show_default=False),
+    typer.Option(help="Folder for the results; by default runs/compare-MODEL.", show_default=False),
 ]
 Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size.")]
 Protocol = Annotated[
@@ -49,7 +50,7 @@ Protocol = Annotated[
 Executor = Annotated[
     str,
     typer.Option(
-        help="Make cells in parallel: local:4 (processes), slurm, slurm:partition=gpu,… "
+        help="Run in parallel: local:4 (processes), slurm, slurm:partition=gpu,… "
         "(submitit), ray or ray:ADDRESS; one after the other unless given.",
         show_default=False,
     ),
@@ -57,47 +58,34 @@ Executor = Annotated[
 
 
 @commands.register("compare")
+@given.takes(*given.EXPERIMENT, *given.RUNNING, "dry_run")
 def compare(
     tasks: TaskNames,
     methods: Methods = "",
     score: ScoreNames = "",
     search: SearchNames = "",
-    option: given.Options = None,
     model: given.Model = None,
-    granularity: given.Granularity = "head",
-    level: given.Level = "node",
     seeds: Seeds = "0",
     draws: Draws = 10,
-    mlps: given.Mlps = None,
-    ablation: given.Ablation = "mean",
     protocol: Protocol = "curve",
-    prompts: given.Prompts = None,
-    held_out: given.HeldOut = None,
     out: Out = None,
     executor: Executor = "",
-    device: given.Device = "cpu",
-    precision: given.Precision = None,
-    memory: given.Memory = None,
-    bos: given.Bos = None,
-    first_token: given.FirstToken = False,
-    only_correct: given.OnlyCorrect = None,
-    dry_run: given.DryRun = False,
-    quiet: given.Quiet = False,
-    as_json: given.AsJson = False,
+    **shared: Any,
 ) -> None:
-    """Compare methods on tasks; a run that was stopped goes on where it was.
+    """Compare methods on tasks; an interrupted run continues where it was.
 
-    Every cell (task, method, seed) is saved in the folder as soon as it is finished. Exits with 1
-    when every cell failed.
+    Every result (task, method, seed) is saved in the folder as soon as it is finished. Exits with
+    1 when every method failed.
 
     Example: unweave compare ioi docstring --score decomposition,eap --search top,eliminate
     """
-    values = locals()
+    values, quiet, as_json = {**locals(), **shared}, shared["quiet"], shared["as_json"]
+    device, bos = shared["device"], shared["bos"]
     if protocol == "mib":
         from unweave.cli.mib import show, table_of
 
         _check_mib(values)
-        table = table_of(tasks, methods, level, model, prompts, held_out, seeds)
+        table = table_of(tasks, methods, model, seeds, values)
         return show(table, out, device, bos, quiet, as_json)
     if protocol != "curve":
         raise UnweaveError(f"--protocol {protocol}: expected curve or mib")
@@ -105,10 +93,10 @@ def compare(
 
     model = common_model(tasks) if model is None else model
     base = given.specification(values, tasks[0], model)
-    chosen = _methods(methods, score, search, option or [], level == "edge")
+    chosen = _methods(methods, score, search, values["option"] or [], values["level"] == "edge")
     comparison = Comparison(tuple(tasks), base, chosen, read_seeds(seeds), draws)
     folder = out or Path("runs") / f"compare-{Path(model).name}"
-    if dry_run:
+    if shared["dry_run"]:
         return _show_plans(comparison, Loader(device, bos), as_json)
     record = _run(comparison, folder, Loader(device, bos), executor, quiet, as_json)
     _show(record, folder, as_json)
@@ -122,7 +110,7 @@ def _run(
     quiet: bool,
     as_json: bool,
 ) -> dict[str, Any]:
-    """Runs the comparison, with a line for every cell; Ctrl-C says how to go on."""
+    """Runs the comparison, with a line for every result; Ctrl-C says how to continue."""
     from contextlib import nullcontext
 
     from unweave.distributed import on_first
@@ -134,12 +122,12 @@ def _run(
     on_first(lambda: check_writable(folder))
     say = given.speaker(quiet)
     try:
-        hushed = silent() if quiet or as_json else nullcontext()
+        progress = silent() if quiet or as_json else nullcontext()
         workers = find_executor(executor, folder) if executor else nullcontext()
-        with hushed, workers as pool:
+        with progress, workers as pool:
             return compare(comparison, folder, loader, say, pool)
     except KeyboardInterrupt:
-        say(f"finished cells are in {folder}: the same command goes on")
+        say(f"finished results are in {folder}: the same command continues")
         raise
 
 
@@ -149,9 +137,9 @@ def _check_mib(values: Mapping[str, Any]) -> None:
     fixed |= {"granularity": values["granularity"] != "head"}
     fixed |= {"ablation": values["ablation"] != "mean", "first-token": values["first_token"]}
     fixed |= {"only-correct": values["only_correct"] is not None}
-    if given_too := [name for name, value in fixed.items() if value]:
+    if unused := [name for name, value in fixed.items() if value]:
         raise UnweaveError(
-            f"--{given_too[0]} has no meaning in MIB's protocol, which fixes nodes and "
+            f"--{unused[0]} has no meaning in MIB's protocol, which fixes nodes and "
             "ablation: drop it; options of a score are written eap-ig:steps=10 in --methods"
         )
 
@@ -167,7 +155,7 @@ def _show(record: Mapping[str, Any], folder: Path, as_json: bool) -> None:
     console = Console(highlight=False)
     for table in tables(record):
         console.print(table)
-    console.print(f"Cells and compare.json: {folder}", soft_wrap=True, markup=False)
+    console.print(f"Results and compare.json: {folder}", soft_wrap=True, markup=False)
     if all("error" in row for row in record["rows"]):
         raise typer.Exit(1)
 
@@ -207,7 +195,9 @@ def _methods(
     found = [find_method(name) for name in _listed(names)]
     pairs = _listed(scores), _listed(searches)
     if any(pairs):
-        found += [find_method(None, a, b) for a in pairs[0] or [None] for b in pairs[1] or [None]]
+        level = "edge" if edges else "node"
+        both = ((a, b) for a in pairs[0] or [None] for b in pairs[1] or [None])
+        found += [find_method(None, *pair, level) for pair in both]
     found = found or [one for one in METHODS.values() if one.finds_edges or not edges]
     if not options:
         return tuple(found)
@@ -264,34 +254,18 @@ _COLUMNS = (
 
 def tables(record: Mapping[str, Any]) -> list[Any]:
     """One table a task, a row a method."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
     found = []
+    made_of = f"{record['settings'].get('level', 'node')}s"
     for task in dict.fromkeys(row["task"] for row in record["summary"]):
         rows = [row for row in record["summary"] if row["task"] == task]
         known = any(row.get("auc") is not None for row in rows)
-        columns = [column for column in _COLUMNS if known or column[1] != "auc"]
+        columns = [
+            (made_of if heading == "nodes" else heading, name, spec)
+            for heading, name, spec in _COLUMNS
+            if known or name != "auc"
+        ]
         title = f"{task}, {record['model']}, {record['settings']['ablation']} ablation"
-        table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left")
-        table.pad_edge, table.padding = False, (0, 0)  # 80 columns are enough
-        table.add_column("method", no_wrap=True)
-        made_of = f"{record['settings'].get('level', 'node')}s"
-        for heading, _, _ in columns:
-            heading = made_of if heading == "nodes" else heading
-            table.add_column(heading, justify="right", no_wrap=True)
-        for row in rows:
-            figures = [_figure(row, name, spec) for _, name, spec in columns]
-            table.add_row(row["method"], *(figures if row["seeds"] else ["failed"]))
-        table.caption, table.caption_justify = _caption(record), "left"
-        found.append(table)
-        errors: dict[str, list[str]] = {}
-        for row in rows:
-            if "error" in row:
-                errors.setdefault(row["error"], []).append(row["method"])
-        for error, failed in errors.items():
-            found.append(f"[red]{escape(', '.join(failed))}[/]: {escape(error)}")
+        found += method_table(title, columns, rows, _caption(record))
     return found
 
 
@@ -303,11 +277,6 @@ def _caption(record: Mapping[str, Any]) -> str:
         "score, and of score "
         f"and search; means of {len(record['seeds'])} seed(s)"
     )
-
-
-def _figure(row: Mapping[str, Any], name: str, spec: str) -> str:
-    value = row.get(name)
-    return "–" if value is None else format(value, spec)
 
 
 def read_seeds(text: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """`unweave discover`: name a behaviour, get its circuit."""
 
 import json
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,52 +27,34 @@ _MOST_EDGES = 20  # in the table that is printed
 TaskName = Annotated[
     str, typer.Argument(help="A task (see unweave tasks), or your own .jsonl or .csv file.")
 ]
-MethodName = Annotated[
-    str,
-    typer.Option("--method", help="A named pair of score and search: see unweave methods."),
-]
 Seed = Annotated[int, typer.Option(help="Decides which prompts are drawn.")]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the run; by default a new one under runs/.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the interrupted run in --out.")]
 OpenReport = Annotated[
-    bool, typer.Option("--open", help="Open the report in a browser when it is there.")
+    bool, typer.Option("--open", help="Open the report in a browser when it is finished.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Also print every round.")]
 
 
 @commands.register("discover")
+@given.takes(*given.EXPERIMENT, *given.RUNNING, "dry_run")
 def discover(
     task: TaskName,
     model: given.Model = None,
-    method: MethodName = "cdt",
+    method: given.Method = None,
     score: given.Score = None,
     search: given.Search = None,
-    option: given.Options = None,
-    granularity: given.Granularity = "head",
-    level: given.Level = "node",
-    mlps: given.Mlps = None,
-    ablation: given.Ablation = "mean",
-    prompts: given.Prompts = None,
-    held_out: given.HeldOut = None,
     seed: Seed = 0,
     out: Out = None,
     resume: Resume = False,
-    device: given.Device = "cpu",
-    precision: given.Precision = None,
-    memory: given.Memory = None,
-    bos: given.Bos = None,
-    first_token: given.FirstToken = False,
-    only_correct: given.OnlyCorrect = None,
     open_report: OpenReport = False,
-    dry_run: given.DryRun = False,
     explain: Annotated[
-        bool, typer.Option("--explain/--no-explain", help="Say what each node does.")
+        bool, typer.Option("--explain/--no-explain", help="Explain what each node does.")
     ] = True,
-    as_json: given.AsJson = False,
-    quiet: given.Quiet = False,
     verbose: Verbose = False,
+    **shared: Any,
 ) -> None:
     """Find the circuit of a behaviour, and measure it on prompts that it was not found on.
 
@@ -82,7 +64,7 @@ def discover(
 
     Example: unweave discover ioi --level edge
     """
-    values = locals()
+    values, as_json = {**locals(), **shared}, shared["as_json"]
     from unweave.behaviours.file import find_task
     from unweave.distributed import on_first, ranks, restarted
     from unweave.experiments.locking import check_out, new_folder
@@ -90,18 +72,19 @@ def discover(
 
     if resume and out is None:
         raise UnweaveError("--resume needs the run's folder: give it with --out")
-    found = find_task(task, first_token)
+    found = find_task(task, shared["first_token"])
     name = found.own_model if model is None else model
-    specification = given.specification(values, task, name, **_method_of(values), seed=seed)
-    if dry_run:
-        return show_plan(load(name, device=device, bos=bos), found, specification, as_json)
+    specification = given.specification(values, task, name, **given.method_of(values), seed=seed)
+    wanted = {key: shared[key] for key in ("device", "bos")}
+    if shared["dry_run"]:
+        return show_plan(load(name, **wanted), found, specification, as_json)
     resume = resume or restarted()
     if out is not None:
         on_first(lambda: check_out(out, resume))  # before the model is loaded
-    loaded = load(name, device=device, bos=bos)
+    loaded = load(name, **wanted)
     folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
-    resume, hushed = resume or not out, quiet or as_json
-    circuit = _run(loaded, found, specification, folder, resume, hushed, explain, new=not out)
+    resume, quiet = resume or not out, shared["quiet"] or as_json
+    circuit = _run(loaded, found, specification, folder, resume, quiet, explain, new=not out)
     if ranks().first:
         _report(folder, open_report)
         _show(circuit, folder, verbose, as_json)
@@ -115,26 +98,17 @@ def _report(folder: Path, open_report: bool) -> None:
         typer.launch(str(report))
 
 
-def _method_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Method, score, search and their options, from the command's options by name."""
-    from unweave.experiments.methods import find_method, read_options
-
-    method, score, search = (values[name] for name in ("method", "score", "search"))
-    options = read_options(find_method(method, score, search), values["option"] or [])
-    return {"method": method, "score": score, "search": search, "options": options}
-
-
 def _run(
     model: "Model",
     task: "Task",
     specification: "Specification",
     folder: Path,
     resume: bool,
-    hushed: bool,
+    quiet: bool,
     explain: bool,
     new: bool,
 ) -> "Circuit":
-    """Runs the discovery, with a line for every phase; Ctrl-C says how to go on.
+    """Runs the discovery, with a line for every phase; Ctrl-C says how to continue.
 
     Args:
         new: Whether the folder was made for this run: it goes again if it stays empty.
@@ -147,16 +121,16 @@ def _run(
     from unweave.progress import silent
 
     def say(text: str) -> None:
-        if not hushed:
+        if not quiet:
             typer.echo(text, err=True)
 
     say(repr(model))
     try:
-        with silent() if hushed else nullcontext():
+        with silent() if quiet else nullcontext():
             return run(model, task, specification, folder, resume, say, explain)
     except KeyboardInterrupt:
         if (folder / "state.json").exists():
-            say(f"what is finished is in {folder}: go on with --resume --out {folder}")
+            say(f"what is finished is in {folder}: continue with --resume --out {folder}")
         raise
     finally:
         if new and ranks().first:
@@ -173,41 +147,38 @@ def _show(circuit: "Circuit", folder: Path, verbose: bool, as_json: bool) -> Non
     from unweave.experiments.run_folder import read_run
 
     console, record = Console(), read_run(folder).record
+    tell = partial(console.print, soft_wrap=True)
     if verbose:
         for number, one in enumerate(record.get("rounds") or (), 1):
-            console.print(
+            tell(
                 f"round {number}: targets {', '.join(one['targets'][:8])}; "
                 f"{len(one['selected'])} joined, {len(one['dropped'])} left, "
-                f"faithfulness {one['faithfulness']:.3f} where it was found",
-                soft_wrap=True,
+                f"faithfulness {one['faithfulness']:.3f} where it was found"
             )
     if sentence := (record.get("verdict") or {}).get("sentence"):
-        console.print(escape(sentence), style="bold", soft_wrap=True)
+        tell(escape(sentence), style="bold")
     console.print(_table(circuit))
     if circuit.edges:
         console.print(_edge_table(circuit))
     half = (circuit.interval[1] - circuit.interval[0]) / 2
-    console.print(
+    tell(
         f"[bold]{circuit.parts}, faithfulness "
         f"{circuit.faithfulness:.3f} ± {half:.3f}[/bold] (95%, {circuit.prompts} held-out prompts; "
-        f"{circuit.found:.3f} where it was found)",
-        soft_wrap=True,
+        f"{circuit.found:.3f} where it was found)"
     )
     if kinds := (record.get("verdict") or {}).get("templates"):
         figures = (f"{template_figure(one)} of {name} templates" for name, one in kinds.items())
-        console.print("held-out prompts by template: " + ", ".join(figures), soft_wrap=True)
+        tell("held-out prompts by template: " + ", ".join(figures))
     metric = record.get("metric") or {}
     seconds, passes = (sum((record.get(key) or {}).values()) for key in ("seconds", "forwards"))
     if all(metric.get(key) is not None for key in ("name", "full", "empty")):
-        console.print(
+        tell(
             f"{escape(metric['name'])}: whole model {metric['full']:.3f}, every node ablated "
-            f"{metric['empty']:.3f}; {seconds:.0f} s, {passes:.0f} forward passes",
-            soft_wrap=True,
+            f"{metric['empty']:.3f}; {seconds:.0f} s, {passes:.0f} forward passes"
         )
-    console.print(
+    tell(
         f"Next: open {escape(str(folder / 'report.html'))}, or unweave evaluate "
-        f"{escape(str(folder))}",
-        soft_wrap=True,
+        f"{escape(str(folder))}"
     )
 
 
@@ -215,24 +186,32 @@ def _table(circuit: "Circuit") -> "Table":
     from rich import box
     from rich.table import Table
 
-    columns = ["node", "score"]
+    columns = ["node"]
     if circuit.summaries:
         columns.append("role")
+    # A score only estimates what the evidence has measured.
+    columns += ["effect", "", "again", "instead"] if circuit.evidence else ["score"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     if circuit.evidence:
-        columns += ["effect", "", "found again", "can be replaced by"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.caption = (
+            "effect: what faithfulness loses without the node; again: how often resampled prompts "
+            "keep it; instead: a node that can take its place"
+        )
     for column in columns:
-        table.add_column(column, no_wrap=column in ("node", "score", "effect"))
+        whole = column in ("node", "score", "effect", "")
+        table.add_column(column, no_wrap=whole, min_width=16 if column == "role" else None)
     for name, score in zip(circuit.nodes, circuit.scores, strict=True):
-        row = [name, f"{score:+.3f}"]
+        row = [name]
         if circuit.summaries:
             row.append(circuit.summaries[name].role if name in circuit.summaries else "")
         if name in circuit.evidence:
             known = circuit.evidence[name]
             half = (known.interval[1] - known.interval[0]) / 2
             often = "" if known.frequency is None else f"{known.frequency:.0%}"
-            row += [f"{known.effect:+.3f} ± {half:.3f}", known.group or "", often]
+            row += [f"{known.effect:+.2f} ± {half:.2f}", known.group or "", often]
             row.append(" ".join(known.swaps[:3]))
+        elif not circuit.evidence:
+            row.append(f"{score:+.3f}")
         table.add_row(*row)
     return table
 

@@ -23,6 +23,11 @@ Parts = Annotated[
 ]
 Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size.")]
 
+Repeat = Annotated[
+    int,
+    typer.Option(min=0, help="Repeat the whole search so many times, on other prompts each time."),
+]
+
 
 @commands.register("evaluate")
 def evaluate(
@@ -30,6 +35,7 @@ def evaluate(
     n: HeldOut = None,
     parts: Parts = "",
     draws: Draws = 10,
+    repeat: Repeat = 0,
     device: given.Device = "cpu",
     precision: given.Precision = None,
     memory: given.Memory = None,
@@ -38,7 +44,7 @@ def evaluate(
 ) -> None:
     """Evaluate a found circuit on held-out prompts and write evaluation.json beside it.
 
-    Every part is saved as soon as it is there: an evaluation that was stopped goes on with the
+    Every part is saved as soon as it is there: an interrupted evaluation continues with the
     same command.
     """
     from contextlib import nullcontext
@@ -54,24 +60,25 @@ def evaluate(
     from unweave.progress import silent
     from unweave.report.html import write_report
 
-    found, hushed = read_run(run), quiet or as_json
+    found, quiet = read_run(run), quiet or as_json
 
     def say(line: str) -> None:
-        if not hushed:
+        if not quiet:
             typer.echo(line, err=True)
 
     try:
-        with silent() if hushed else nullcontext():
+        with silent() if quiet else nullcontext():
             record = evaluate_run(
                 found,
                 lambda how: load(how.model, device=device, bos=how.bos),
                 n=n,
                 parts=tuple(part.strip() for part in parts.split(",") if part.strip()) or PARTS,
                 draws=draws,
+                repeat=repeat,
                 say=say,
             )
     except KeyboardInterrupt:
-        say(f"finished parts are in {run / 'evaluation.json'}: the same command goes on")
+        say(f"finished parts are in {run / 'evaluation.json'}: the same command continues")
         raise
     if not ranks().first:
         return
@@ -154,4 +161,9 @@ def _test_lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         figure = f"Jaccard {stable['overlap']:.2f} with resampled prompts"
         text = f"{figure}, {stable['between']:.2f} between them"
         lines.append(("stability of the top nodes", text))
+    if found := record.get("repeats"):
+        figure = f"Jaccard {found['overlap']:.2f} with {len(found['searches'])} repeated searches"
+        lines.append(("stability of the circuit", f"{figure}, {found['between']:.2f} of any two"))
+        always = [name for name, share in found["kept"].items() if share == 1]
+        lines.append(("  found every time", " ".join(always) or "no node"))
     return lines

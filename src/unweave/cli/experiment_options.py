@@ -1,12 +1,15 @@
 """Options that every command with an experiment has: one spelling, one help text."""
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from unweave.experiments.specification import Specification
+
+F = TypeVar("F", bound=Callable[..., None])
 
 Model = Annotated[
     str | None,
@@ -22,7 +25,7 @@ Score = Annotated[
     str | None,
     typer.Option(
         "--score",
-        help="What rates the nodes: decomposition, eap, eap-ig, …, in place of the method's own.",
+        help="What scores the nodes: decomposition, eap, eap-ig, …, in place of the method's own.",
         show_default=False,
     ),
 ]
@@ -59,6 +62,14 @@ Mlps = Annotated[
         "--mlps/--no-mlps",
         help="MLPs are nodes too; by default only with --level edge.",
         show_default=False,
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        help="A named pair of score and search: see unweave methods.",
+        show_default="eap+eliminate; cdt with --level edge",
     ),
 ]
 Level = Annotated[
@@ -115,8 +126,8 @@ Memory = Annotated[
     str | None,
     typer.Option(
         "--memory",
-        help="What weights and work may take on the device, e.g. 16GB: on a GPU layers that do not "
-        "fit stay in CPU memory and are brought when they are used.",
+        help="Memory for weights and computation on the device, e.g. 16GB: on a GPU, layers that "
+        "do not fit stay in CPU memory and are loaded when they are used.",
         show_default=False,
         callback=_ask_memory,
     ),
@@ -143,10 +154,51 @@ DryRun = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
-_SHARED = (
+_SPECIFIED = (
     *("granularity", "level", "mlps", "prompts", "held_out", "bos", "first_token"),
     "only_correct",
 )
+# With their defaults, so that no two commands differ in them.
+_TAKEN: Mapping[str, tuple[Any, Any]] = {
+    "option": (Options, None),
+    "granularity": (Granularity, "head"),
+    "level": (Level, "node"),
+    "mlps": (Mlps, None),
+    "ablation": (Ablation, "mean"),
+    "prompts": (Prompts, None),
+    "held_out": (HeldOut, None),
+    "device": (Device, "cpu"),
+    "precision": (Precision, None),
+    "memory": (Memory, None),
+    "bos": (Bos, None),
+    "first_token": (FirstToken, False),
+    "only_correct": (OnlyCorrect, None),
+    "dry_run": (DryRun, False),
+    "quiet": (Quiet, False),
+    "as_json": (AsJson, False),
+}
+EXPERIMENT = ("option", *_SPECIFIED, "ablation", "device", "as_json")
+RUNNING = ("precision", "memory", "quiet")
+
+
+def takes(*names: str) -> Callable[[F], F]:
+    """Gives a command options that others have too; it takes them as keywords, by name."""
+
+    def with_options(command: F) -> F:
+        own = inspect.signature(command)
+        kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+            )
+            for name, (annotation, default) in _TAKEN.items()
+            if name in names
+        ]
+        # typer reads the signature, and parses what it finds there.
+        setattr(command, "__signature__", own.replace(parameters=[*kept, *more]))  # noqa: B010
+        return command
+
+    return with_options
 
 
 def specification(values: Mapping[str, Any], task: str, model: str, **own: Any) -> "Specification":
@@ -160,7 +212,7 @@ def specification(values: Mapping[str, Any], task: str, model: str, **own: Any) 
     from unweave.ablations.kind import ablations
     from unweave.experiments.specification import Specification
 
-    shared = {name: values[name] for name in _SHARED}
+    shared = {name: values[name] for name in _SPECIFIED}
     ablation = ablations[values["ablation"]].name
     return Specification(task=task, model=model, ablation=ablation, **shared, **own)
 
@@ -176,3 +228,12 @@ def speaker(quiet: bool) -> Callable[[str], None]:
             console.print(line, style="dim", markup=False, soft_wrap=True)
 
     return say
+
+
+def method_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Method, score, search and their options, from the command's options by name."""
+    from unweave.experiments.methods import find_method, read_options
+
+    parts = {name: values[name] for name in ("method", "score", "search")}
+    method = find_method(*parts.values(), level=values["level"])
+    return {**parts, "options": read_options(method, values["option"] or [])}

@@ -19,9 +19,7 @@ def explain(
     run: Annotated[
         Path | None, typer.Argument(help="A folder that unweave discover wrote.")
     ] = None,
-    node: Annotated[
-        str | None, typer.Argument(help="Tell of this node only, such as a9.h6.")
-    ] = None,
+    node: Annotated[str | None, typer.Argument(help="Show this node only, such as a9.h6.")] = None,
     roles: Annotated[
         Path | None, typer.Option(help="A TOML file of roles to add to those of unweave.")
     ] = None,

@@ -9,6 +9,7 @@ import typer
 
 from unweave.cli import commands
 from unweave.cli import experiment_options as given
+from unweave.cli.tables import method_table
 
 if TYPE_CHECKING:
     from unweave.experiments.mib_folder import MibTable
@@ -20,53 +21,49 @@ _PEERS = "decomposition,eap,eap-ig:steps=5,eap-ig:steps=10,gim,masks"
 Methods = Annotated[
     str,
     typer.Option(
-        help="Scores or methods with commas between, options after colons: eap-ig:steps=10; "
+        help="Scores or methods, comma-separated, options after colons: eap-ig:steps=10; "
         f"unless given {_PEERS}.",
         show_default=False,
     ),
 ]
 Level = Annotated[str, typer.Option(help="What is kept by share: node, edge or neuron.")]
-Seeds = Annotated[str, typer.Option(help="Numbers with commas between.")]
+Seeds = Annotated[str, typer.Option(help="Numbers, comma-separated.")]
 
 
 @app.command("run")
+@given.takes("prompts", "held_out", "device", "bos", *given.RUNNING, "as_json")
 def run(
     tasks: Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl and .csv files.")],
     methods: Methods = "",
     level: Level = "node",
     model: given.Model = None,
-    prompts: given.Prompts = None,
-    held_out: given.HeldOut = None,
     seeds: Seeds = "0",
     out: Annotated[
         Path | None,
         typer.Option(help="Folder; by default runs/mib-MODEL.", show_default=False),
     ] = None,
-    device: given.Device = "cpu",
-    precision: given.Precision = None,
-    memory: given.Memory = None,
-    bos: given.Bos = None,
-    quiet: given.Quiet = False,
-    as_json: given.AsJson = False,
+    **shared: Any,
 ) -> None:
     """Score the items of a level and print CPR and CMD by MIB's protocol.
 
     Example: unweave mib run ioi --methods decomposition,eap,eap-ig:steps=10
     """
-    table = table_of(tasks, methods, level, model, prompts, held_out, seeds)
-    show(table, out, device, bos, quiet, as_json)
+    table = table_of(tasks, methods, model, seeds, {"level": level, **shared})
+    show(table, out, *(shared[name] for name in ("device", "bos", "quiet", "as_json")))
 
 
 def table_of(
     tasks: Sequence[str],
     methods: str,
-    level: str,
     model: str | None,
-    prompts: int | None,
-    held_out: int | None,
     seeds: str,
+    values: Mapping[str, Any],
 ) -> "MibTable":
-    """What the command line asks for, checked."""
+    """What the command line asks for, checked.
+
+    Args:
+        values: Level and numbers of prompts, among the command's options by name.
+    """
     from unweave.cli.compare import common_model, read_seeds
     from unweave.experiments.mib import mib_method, read_level
     from unweave.experiments.mib_folder import MibTable
@@ -74,8 +71,9 @@ def table_of(
     name = common_model(tasks) if model is None else model
     texts = [text.strip() for text in (methods or _PEERS).split(",") if text.strip()]
     chosen = tuple(map(mib_method, texts))
-    where = read_level(level), read_seeds(seeds)
-    return MibTable(tuple(tasks), name, chosen, *where, prompts, held_out)
+    where = read_level(values["level"]), read_seeds(seeds)
+    counts = values["prompts"], values["held_out"]
+    return MibTable(tuple(tasks), name, chosen, *where, *counts)
 
 
 def show(
@@ -94,12 +92,7 @@ def show(
 
     name = table.model
     folder = out or Path("runs") / f"mib-{Path(name).name}"
-    console = Console(stderr=True, highlight=False)
-
-    def say(line: str) -> None:
-        if not quiet:
-            console.print(line, style="dim", markup=False, soft_wrap=True)
-
+    say = given.speaker(quiet)
     check_writable(folder)
     with locked(folder), silent() if quiet or as_json else nullcontext():
         record = run_table(table, load(name, device=device, bos=bos), folder, say)
@@ -110,7 +103,7 @@ def show(
         for part in tables(record):
             printer.print(part)
         printer.print(f"Scores and mib.json: {folder}", soft_wrap=True, markup=False)
-    if all("error" in cell for cell in record["cells"]):
+    if all("error" in result for result in record["results"]):
         raise typer.Exit(1)
 
 
@@ -125,29 +118,11 @@ _COLUMNS = (
 
 def tables(record: Mapping[str, Any]) -> list[Any]:
     """One table a task and level, a row a method."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
     found = []
     for task, level in dict.fromkeys((row["task"], row["level"]) for row in record["summary"]):
+        rows = [row for row in record["summary"] if (row["task"], row["level"]) == (task, level)]
         title = f"{task}, {record['model']}, {level}s, counterfactual patching (MIB)"
-        table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left")
-        table.add_column("method", no_wrap=True)
-        for heading, _, _ in _COLUMNS:
-            table.add_column(heading, justify="right", no_wrap=True)
-        errors = []
-        for row in record["summary"]:
-            if (row["task"], row["level"]) != (task, level):
-                continue
-            figures = [
-                "–" if row[name] is None else format(row[name], spec) for _, name, spec in _COLUMNS
-            ]
-            table.add_row(escape(row["method"]), *(figures if row["seeds"] else ["failed"]))
-            if "error" in row:
-                errors.append(f"[red]{escape(row['method'])}[/]: {escape(row['error'])}")
-        table.caption, table.caption_justify = _CAPTION, "left"
-        found += [table, *errors]
+        found += method_table(title, _COLUMNS, rows, _CAPTION)
     return found
 
 

@@ -14,7 +14,7 @@ from unweave.cli import commands
 def paths(
     run: Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")],
     prompts: Annotated[int, typer.Option("-n", "--prompts", min=2, help="Held-out prompts.")] = 16,
-    count: Annotated[int, typer.Option(min=1, help="How many paths to tell.")] = 20,
+    count: Annotated[int, typer.Option(min=1, help="How many paths to list.")] = 20,
     expansions: Annotated[
         int, typer.Option(min=1, help="How many partial paths to follow, the strongest first.")
     ] = 64,

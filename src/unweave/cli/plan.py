@@ -13,43 +13,31 @@ if TYPE_CHECKING:
 
 
 @commands.register("plan")
+@given.takes(*given.EXPERIMENT)
 def plan(
     task: Annotated[
         str, typer.Argument(help="A task (see unweave tasks), or your own .jsonl or .csv file.")
     ],
     model: given.Model = None,
-    method: Annotated[str, typer.Option(help="A named pair of score and search.")] = "cdt",
+    method: given.Method = None,
     score: given.Score = None,
     search: given.Search = None,
-    option: given.Options = None,
-    granularity: given.Granularity = "head",
-    level: given.Level = "node",
-    mlps: given.Mlps = None,
-    ablation: given.Ablation = "mean",
-    prompts: given.Prompts = None,
-    held_out: given.HeldOut = None,
     seed: Annotated[int, typer.Option(help="Decides which prompts are drawn.")] = 0,
-    device: given.Device = "cpu",
-    bos: given.Bos = None,
-    first_token: given.FirstToken = False,
-    only_correct: given.OnlyCorrect = None,
-    as_json: given.AsJson = False,
+    **shared: Any,
 ) -> None:
     """Estimate nodes, forward passes, time and memory of a discovery, from a run on four prompts.
 
     Example: unweave plan ioi --granularity neuron
     """
-    values = locals()
     from unweave.behaviours.file import find_task
-    from unweave.experiments.methods import find_method, read_options
     from unweave.model.loading import load
 
-    found = find_task(task, first_token)
+    found = find_task(task, shared["first_token"])
     name = found.own_model if model is None else model
-    options = read_options(find_method(method, score, search), option or [])
-    own = {"method": method, "score": score, "search": search, "options": options, "seed": seed}
-    specification = given.specification(values, task, name, **own)
-    show_plan(load(name, device=device, bos=bos), found, specification, as_json)
+    values = {"method": method, "score": score, "search": search, **shared}
+    specification = given.specification(values, task, name, **given.method_of(values), seed=seed)
+    loaded = load(name, device=shared["device"], bos=shared["bos"])
+    show_plan(loaded, found, specification, shared["as_json"])
 
 
 def show_plan(model: Any, task: Any, specification: Any, as_json: bool) -> None:

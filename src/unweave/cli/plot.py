@@ -48,7 +48,7 @@ def plot(
     from unweave.experiments.compare import read_comparison
     from unweave.registry import nearest
     from unweave.report.folder import read_shown
-    from unweave.report.plots import FIGURES, SUFFIXES, Look, save
+    from unweave.report.plots import FIGURES, SUFFIXES, PlotOptions, save
 
     if figure not in FIGURES:
         raise UnweaveError(f"unknown figure {figure!r}: {nearest(figure, FIGURES)}")
@@ -56,5 +56,5 @@ def plot(
         raise UnweaveError(f"{out}: expected a file that ends in {', '.join(SUFFIXES)}")
     comparison = None if compare is None else read_comparison(compare / "compare.json")
     found = read_shown(run, comparison)
-    save(found, figure, out, Look(width, position, round_, nodes, relevance))
+    save(found, figure, out, PlotOptions(width, position, round_, nodes, relevance))
     typer.echo(out)

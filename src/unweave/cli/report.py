@@ -22,7 +22,7 @@ def report(
         typer.Option(
             "--out",
             "-o",
-            help="File; by default report.html in the run's folder, compare.html beside several.",
+            help="File; by default report.html in the run's folder, compare.html for several runs.",
             show_default=False,
         ),
     ] = None,

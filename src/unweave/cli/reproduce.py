@@ -35,7 +35,7 @@ Seed = Annotated[int, typer.Option(help="Decides which prompts are drawn.")]
 Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size, and random orders.")]
 Out = Annotated[Path, typer.Option(help="Folder for the page and its parts.")]
 OpenPage = Annotated[
-    bool, typer.Option("--open", help="Open the page in a browser when it is there.")
+    bool, typer.Option("--open", help="Open the page in a browser when it is finished.")
 ]
 
 
@@ -55,7 +55,7 @@ def reproduce(
 ) -> None:
     """Measure the paper's tables and figures, and write them as one page.
 
-    Every part is saved as soon as it is finished: the same command goes on where it was. A model
+    Every part is saved as soon as it is finished: the same command continues where it was. A model
     that cannot be loaded is named on the page, and the others are measured.
 
     Example: unweave reproduce ioi wired-induction --out runs/reproduce
@@ -78,7 +78,7 @@ def reproduce(
             wanted = Reproduction(subjects, seed, draws)
             record = run(wanted, out, lambda name: load(name, device=device), say)
     except KeyboardInterrupt:
-        say(f"finished parts are in {out}: the same command goes on")
+        say(f"finished parts are in {out}: the same command continues")
         raise
     page = write_reproduction(record, out / "reproduce.html")
     if open_page:

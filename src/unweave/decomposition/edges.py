@@ -106,7 +106,7 @@ def edge_relevance(
 
 def _chosen(graph: Graph, edges: Sequence[str] | None) -> tuple[str, ...] | None:
     for name in edges or ():
-        if name not in graph.places:
+        if name not in graph.index:
             known = nearest(name, graph.edges, "expected e.g. a0.h0->a5.h1<q>")
             raise UnweaveError(f"{name!r} is not an edge of this model: {known}")
     return None if edges is None else tuple(edges)
@@ -194,7 +194,7 @@ class _EdgeSetting:
 
     def _source(self, name: str) -> Source:
         """An edge as a source, which enters where its reader puts out."""
-        destination = self.graph.destinations[self.graph.places[name][0]]
+        destination = self.graph.destinations[self.graph.index[name][0]]
         if destination.node == "logits":
             return EdgeSource((), name, Point("resid", len(self.model.network.body.blocks)))
         return EdgeSource((), name, node_site(destination.node).point)

@@ -15,7 +15,7 @@ from unweave.decomposition.memory import Chunks, Footprint, fit, shared_starts
 from unweave.decomposition.precision import TF32_TOLERANCE
 from unweave.decomposition.readers import Reader
 from unweave.decomposition.ruleset import RuleSet
-from unweave.decomposition.sources import Source, first_position, plant
+from unweave.decomposition.sources import Source, first_position, make_seeds
 from unweave.decomposition.sweep import Group, MakeAlgebra, Sweep
 from unweave.errors import UnweaveError
 from unweave.model.program import Inputs, Stage, stages
@@ -195,7 +195,7 @@ class _Run:
         sources = [job.sources[order.numbers[i]] for i in chosen]
         positions = {name: where[self.part] for name, where in job.positions.items()}
         inputs, ablation = job.inputs.select(self.part), job.ablation.select(self.part)
-        seeds = plant(sources, inputs, positions, ablation)
+        seeds = make_seeds(sources, inputs, positions, ablation)
         numbers = [order.numbers[i] for i in some]
         numbers += range(len(job.sources), len(job.sources) + len(again))
         groups: list[Group] = []

@@ -38,7 +38,7 @@ def _kernels() -> ModuleType | None:
     try:
         from unweave.decomposition import kernels
 
-        kernels.try_out(torch.device("cuda"))
+        kernels.check_compiler(torch.device("cuda"))
     except Exception as error:  # Triton raises what the compilers below it do
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         warnings.warn(

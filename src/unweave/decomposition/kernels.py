@@ -254,7 +254,7 @@ def halves(x: Float[Tensor, "row d"]) -> BFloat16[Tensor, "row two_d"]:
     return to
 
 
-def try_out(device: torch.device) -> None:
+def check_compiler(device: torch.device) -> None:
     """Compiles and runs the smallest of the kernels; raises whatever is wrong with the compiler."""
     x = torch.ones(1, 1, 1, 16, device=device)
     gate(x, None, x[0], None, x[0], "relu", 0.0)
@@ -276,13 +276,9 @@ def gate(
     gated, up = up is not None, gate if up is None else up.contiguous()
     to, count, sources = torch.empty_like(rel_gate), gate.numel(), len(rel_gate)
     grid = (triton.cdiv(count, _BLOCK), triton.cdiv(sources, _SHARED))
+    tensors = (rel_gate, rel_up, gate, up, out, to)
     _gate_kernel[grid](
-        rel_gate,
-        rel_up,
-        gate,
-        up,
-        out,
-        to,
+        *tensors,
         count,
         sources,
         parameter,
@@ -375,23 +371,11 @@ def attention(
     rows = min(64, max(16, triton.next_power_of_2(group * queries)))
     padded = _padded(width)
     grid = (sources * examples, kv_heads, triton.cdiv(group * queries, rows))
+    tensors = (rel_q, rel_k, rel_v, q, k, v, z, shift, to)
+    sizes = (examples, queries, keys, start, kv_heads, group, width)
     _attention_kernel[grid](
-        rel_q,
-        rel_k,
-        rel_v,
-        q,
-        k,
-        v,
-        z,
-        shift,
-        to,
-        examples,
-        queries,
-        keys,
-        start,
-        kv_heads,
-        group,
-        width,
+        *tensors,
+        *sizes,
         scale,
         softcap or 1.0,
         *shift.stride(),

@@ -228,7 +228,7 @@ def plain_examples(network: Network, inputs: Inputs, budget: int) -> int:
     return max(1, min(_PLAIN_EXAMPLES, budget // 2 // max(1, one.example + one.row)))
 
 
-def sources_a_call(rows: int, batch: int, positions: int) -> int:
+def sources_per_call(rows: int, batch: int, positions: int) -> int:
     return max(1, rows // (batch * positions))
 
 

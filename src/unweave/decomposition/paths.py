@@ -160,7 +160,7 @@ class Observed:
     read: dict[tuple[int, str], Covector]
 
     @cached_property
-    def places(self) -> dict[str, Float[Tensor, "batch position"]]:
+    def position_masks(self) -> dict[str, Float[Tensor, "batch position"]]:
         """Labelled positions of the prompts, and the rest of them, each as a mask."""
         mask = self.batch.clean.mask.to(self.delta.dtype)
         index = torch.arange(mask.shape[1], device=mask.device)
@@ -266,7 +266,7 @@ class Observed:
             delta = self.delta[: self.upstream(key)]
             # The embedding is the first node: its tokens are told apart.
             by_token = (delta[0] * gradient).sum(-1)
-            for label, mask in self.places.items():
+            for label, mask in self.position_masks.items():
                 values = (by_token * mask).sum(-1)
                 if bool((mask != 0).any()):
                     yield PathScore((f"input@{label}", *steps), values)

@@ -61,7 +61,7 @@ class PushedEdges:
     def of(graph: Graph, names: Sequence[str], device: torch.device) -> "PushedEdges":
         rows = []
         for name in names:
-            row, column = graph.places[name]
+            row, column = graph.index[name]
             destination = graph.destinations[row]
             kind = destination.branch or ("logits" if destination.node == "logits" else "mlp")
             branch = (*BRANCHES, "mlp", "logits").index(kind)

@@ -70,7 +70,7 @@ class RuleSet:
     guarantee: str
     conserves: bool = True
 
-    def but(self, **changes: Any) -> "RuleSet":
+    def with_rules(self, **changes: Any) -> "RuleSet":
         """The set with some operations changed, each by a choice's name or by a rule."""
         resolved = {op: _choice(op, value) for op, value in changes.items()}
         listed = ", ".join(f"{op}={_label(value)}" for op, value in changes.items())
@@ -93,7 +93,7 @@ def find_rules(x: str | RuleSet) -> RuleSet:
     found = rulesets[name]
     if not changes:
         return found
-    return found.but(**_pairs(x, changes))
+    return found.with_rules(**_pairs(x, changes))
 
 
 def rule_set(name: str, choices: str, guarantee: str) -> RuleSet:

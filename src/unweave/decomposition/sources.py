@@ -72,7 +72,7 @@ class Seeds:
     by_point: Mapping[Point, list[tuple[int, int | None, Bool[Tensor, "batch position"] | None]]]
     ablation: Ablation
 
-    def sow(
+    def insert(
         self, x: Split, point: Point, chunk: range, left: Int[Tensor, "batch n"] | None
     ) -> Split:
         """Sets β = T − μ at the sites of the chunk's sources that lie at this point.
@@ -103,7 +103,7 @@ class Seeds:
         return Split(rel, x.total, x.start)
 
 
-def plant(
+def make_seeds(
     sources: Sequence[Source], inputs: Inputs, positions: Positions, ablation: Ablation
 ) -> Seeds:
     """Sorts the sites of all sources by the point they lie at."""

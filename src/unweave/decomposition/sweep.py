@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unweave.decomposition import fused
 from unweave.decomposition.algebra import Decompose, Record
-from unweave.decomposition.memory import Chunks, even_spans, sources_a_call
+from unweave.decomposition.memory import Chunks, even_spans, sources_per_call
 from unweave.decomposition.precision import products
 from unweave.decomposition.readers import Numbers, Reader
 from unweave.decomposition.ruleset import RuleSet
@@ -162,7 +162,7 @@ class _Push:
         sweep, numbers = self.sweep, self.sweep.numbers[chunk.start : chunk.stop]
 
         def visit(x: Split, point: Point, left: Tensor | None) -> Split:
-            x = sweep.seeds.sow(x, point, chunk, left)
+            x = sweep.seeds.insert(x, point, chunk, left)
             for reader in sweep.readers:
                 reader.take(x, point, numbers)
             return x
@@ -196,7 +196,7 @@ class _Push:
         length = positions if self.left is not None else max(1, positions - self.group.start)
         chunks, head = self.sweep.chunks, self.stage.name == "head"
         rows = chunks.head_rows if head else chunks.rows
-        return even_spans(begin, end, sources_a_call(rows, batch, length))
+        return even_spans(begin, end, sources_per_call(rows, batch, length))
 
     def _stored(
         self, store: Tensor | None, before: Tensor | None, out: Split, begin: int, end: int

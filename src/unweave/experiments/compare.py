@@ -1,9 +1,10 @@
-"""`compare`: methods × tasks × seeds, each cell a file as soon as it is there.
+"""`compare`: methods × tasks × seeds, each result a file as soon as it is there.
 
-1. Names and options are checked before anything is run. 2. A cell whose file exists is read, not
-run; a cell of other settings stops the comparison before anything is mixed. 3. A cell that fails is
-told in the table and tried again next time; the others go on. 4. With an executor, cells are made
-by its workers, which share nothing but the folder; a cell whose worker died is made again.
+1. Names and options are checked before anything is run. 2. A result whose file exists is read,
+not run again; one of other settings stops the comparison before anything is mixed. 3. A method that
+fails is named in the table with its error and run again next time; the others go on. 4. With an
+executor, results are computed by its workers, which share nothing but the folder; one whose worker
+died is computed again.
 """
 
 import re
@@ -18,14 +19,13 @@ from unweave.asked import ask_memory, ask_precision, asked_memory, asked_precisi
 from unweave.behaviours.file import find_task
 from unweave.distributed import on_first
 from unweave.errors import UnweaveError
-from unweave.experiments.comparison_cells import method_cell, reference_cell
-from unweave.experiments.edge_cells import edge_method_cell, edge_reference_cell
+from unweave.experiments.comparison_results import method_result, reference_result
 from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.executors import Submits, outcomes
 from unweave.experiments.files import plain, read_json, write_json
 from unweave.experiments.locking import locked
 from unweave.experiments.methods import METHODS, Method
-from unweave.experiments.schema import CELL, COMPARISON, REFERENCE_CELL, check_file
+from unweave.experiments.schema import COMPARISON, REFERENCE_RESULT, RESULT, check_file
 from unweave.experiments.specification import Experiment, Specification
 from unweave.experiments.summary import figures, row, summary
 from unweave.model.loading import load as load_model
@@ -43,7 +43,7 @@ class Comparison:
 
     Args:
         methods: Pairs of score and search; empty for all named ones.
-        base: Everything that all cells share; its task, seed and method do not matter.
+        base: Everything that all results share; its task, seed and method do not matter.
         draws: Random circuits of each size.
     """
 
@@ -74,8 +74,8 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Cells:
-    """A folder of finished cells.
+class Results:
+    """A folder of finished results.
 
     Args:
         fingerprints: By task, hashes of weights and task file; empty while they are not known.
@@ -90,7 +90,7 @@ class Cells:
         return self.folder / f"{slug}--{method}--seed{seed}.json"
 
     def settings(self, task: str | None = None, method: Method | None = None) -> dict[str, Any]:
-        """What has to be the same for two cells to stand in one table."""
+        """What has to be the same for two results to stand in one table."""
         own = {"method", "score", "search", "options", "task", "seed"}
         base = {k: v for k, v in asdict(self.comparison.base).items() if k not in own}
         if method is not None:
@@ -100,7 +100,7 @@ class Cells:
         return plain({"schema_version": SCHEMA_VERSION, **base, "draws": self.comparison.draws})
 
     def read(self, task: str, name: str, method: Method | None, seed: int) -> dict | None:
-        """A finished cell, or None.
+        """A finished result, or None.
 
         Raises:
             UnweaveError: When the file is broken, or was made with other settings.
@@ -108,8 +108,8 @@ class Cells:
         path = self.path(task, name, seed)
         if not path.exists():
             return None
-        cell = read_json(path, "a finished cell of unweave compare; delete it to run it again")
-        found = cell.get("settings")
+        result = read_json(path, "a finished result of unweave compare; delete it to run it again")
+        found = result.get("settings")
         mine, found = self.settings(task, method), found if isinstance(found, Mapping) else {}
         if other := [key for key in mine if found.get(key) != mine[key]]:
             key = other[0]
@@ -117,18 +117,17 @@ class Cells:
                 f"{path} was made with {key} = {found.get(key)!r}, now it is {mine[key]!r}: "
                 "choose another --out, or delete the folder"
             )
-        check_file(
-            path, cell, REFERENCE_CELL if method is None else CELL, "delete it to run it again"
-        )
-        if {key: cell.get(key) for key in ("task", "method", "seed")} != _key(task, name, seed):
-            raise UnweaveError(f"{path} holds another cell: delete it to run it again")
-        return cell
+        schema = REFERENCE_RESULT if method is None else RESULT
+        check_file(path, result, schema, "delete it to run it again")
+        if {key: result.get(key) for key in ("task", "method", "seed")} != _key(task, name, seed):
+            raise UnweaveError(f"{path} holds another result: delete it to run it again")
+        return result
 
     def write(
-        self, task: str, name: str, method: Method | None, seed: int, cell: Mapping[str, Any]
+        self, task: str, name: str, method: Method | None, seed: int, result: Mapping[str, Any]
     ) -> dict[str, Any]:
         settings = self.settings(task, method)
-        whole = plain({**_key(task, name, seed), "settings": settings, **cell})
+        whole = plain({**_key(task, name, seed), "settings": settings, **result})
         write_json(self.path(task, name, seed), whole)
         return whole
 
@@ -147,54 +146,54 @@ def compare(
     """Runs what is not there yet, and writes and returns `compare.json`.
 
     Args:
-        folder: Where cells are, and where new ones go.
-        load: Loads the model: also of finished cells it is known whether its weights changed. With
-            an executor it is called in the workers: a function of a module, or a `Loader`.
-        say: Called with a line for every cell.
-        executor: Runs the cells: any with `submit`, such as those of concurrent.futures, submitit
+        folder: Where results are, and where new ones go.
+        load: Loads the model, also where all results are finished, to check its weights. With an
+            executor it is called in the workers: a function of a module, or a `Loader`.
+        say: Called with a line for every result.
+        executor: Runs the methods: any with `submit`, such as those of concurrent.futures, submitit
             and Ray (`unweave.experiments.executors`); None runs them here, one after the other.
 
     Raises:
-        UnweaveError: When a finished cell is broken, or has other settings, weights or prompts.
+        UnweaveError: When a finished result is broken, or has other settings, weights or prompts.
     """
     comparison = comparison.checked()
     with locked(folder):
-        cells = Cells(folder, comparison)
-        # Finished cells are looked at first: other settings are found before hours of work, and
+        results = Results(folder, comparison)
+        # Finished results are checked first: other settings are found before hours of work, and
         # before the model is loaded.
-        on_first(lambda: _check_cells(cells))
+        on_first(lambda: _check_results(results))
         if executor is not None:
-            return _spread(cells, load, executor, say)
+            return _spread(results, load, executor, say)
         model = load(comparison.base.model)
-        cells = replace(cells, fingerprints=_fingerprints(comparison, model))
-        on_first(lambda: _check_cells(cells))
-        return _table(cells, lambda task, seed: _task_cells(cells, task, seed, model, say))
+        results = replace(results, fingerprints=_fingerprints(comparison, model))
+        on_first(lambda: _check_results(results))
+        return _table(results, lambda task, seed: _task_results(results, task, seed, model, say))
 
 
-def _spread(cells: Cells, load: Load, executor: Submits, say: Say) -> dict[str, Any]:
-    """Cells that are missing, made by the executor's workers; then the table from all of them."""
-    comparison = cells.comparison
+def _spread(results: Results, load: Load, executor: Submits, say: Say) -> dict[str, Any]:
+    """Missing results, computed by the executor's workers; then the table from all of them."""
+    comparison = results.comparison
     # This process may be on a machine that cannot load the model: a worker tells its hash.
     calls = {"the model's hash": (loaded_fingerprints, (comparison, load))}
     for _, found in outcomes(executor, calls, say):
         if isinstance(found, UnweaveError):
             raise found
-        cells = replace(cells, fingerprints=found)
-    _check_cells(cells)
+        results = replace(results, fingerprints=found)
+    _check_results(results)
     named, made, calls, keys = _named(comparison), {}, {}, {}
     for task, seed, name in product(comparison.tasks, comparison.seeds, named):
         key = f"{task}, {name}, seed {seed}"
         keys[key] = (task, name, seed)
-        made[key] = cells.read(task, name, named[name], seed)
+        made[key] = results.read(task, name, named[name], seed)
         if made[key] is None:
-            calls[key] = (loaded_cell, (cells, load, task, name, seed))
+            calls[key] = (loaded_result, (results, load, task, name, seed))
         say(f"{key}: already there" if made[key] else key)
     for key, found in outcomes(executor, calls, say):
         failed = isinstance(found, UnweaveError)
         made[key] = {**_key(*keys[key]), "error": str(found)} if failed else found
         say(f"{key}: {made[key].get('error', 'finished')}")
-    by_cell = {keys[key]: cell for key, cell in made.items()}
-    return _table(cells, lambda task, seed: {name: by_cell[task, name, seed] for name in named})
+    by_key = {keys[key]: result for key, result in made.items()}
+    return _table(results, lambda task, seed: {name: by_key[task, name, seed] for name in named})
 
 
 def loaded_fingerprints(comparison: Comparison, load: Load) -> dict[str, dict[str, str]]:
@@ -202,16 +201,16 @@ def loaded_fingerprints(comparison: Comparison, load: Load) -> dict[str, dict[st
     return _fingerprints(comparison, _loaded(load, comparison.base.model))
 
 
-def loaded_cell(cells: Cells, load: Load, task: str, name: str, seed: int) -> dict[str, Any]:
-    """In a worker: one cell, which is written and returned."""
-    base = replace(cells.comparison.base, task=task, seed=seed)
-    maker = _maker(base, _loaded(load, base.model))
-    return _made(cells, maker, name, _named(cells.comparison)[name])
+def loaded_result(results: Results, load: Load, task: str, name: str, seed: int) -> dict[str, Any]:
+    """In a worker: one result, which is written and returned."""
+    base = replace(results.comparison.base, task=task, seed=seed)
+    experiment = _experiment(base, _loaded(load, base.model))
+    return _computed(results, experiment, name, _named(results.comparison)[name])
 
 
 @lru_cache(maxsize=1)
 def _loaded(load: Load, name: str) -> Model:
-    """A worker makes many cells of one model."""
+    """A worker computes many results of one model."""
     return load(name)
 
 
@@ -231,11 +230,11 @@ class Loader:
         return load_model(name, device=self.device, bos=self.bos)
 
 
-def _check_cells(cells: Cells) -> None:
-    for task in cells.comparison.tasks:
-        for seed in cells.comparison.seeds:
-            for name, method in _named(cells.comparison).items():
-                cells.read(task, name, method, seed)
+def _check_results(results: Results) -> None:
+    for task in results.comparison.tasks:
+        for seed in results.comparison.seeds:
+            for name, method in _named(results.comparison).items():
+                results.read(task, name, method, seed)
 
 
 def _fingerprints(comparison: Comparison, model: Model) -> dict[str, dict[str, str]]:
@@ -245,27 +244,29 @@ def _fingerprints(comparison: Comparison, model: Model) -> dict[str, dict[str, s
     }
 
 
-def _table(cells: Cells, made: Callable[[str, int], dict[str, dict[str, Any]]]) -> dict[str, Any]:
-    comparison = cells.comparison
+def _table(
+    results: Results, made: Callable[[str, int], dict[str, dict[str, Any]]]
+) -> dict[str, Any]:
+    comparison = results.comparison
     rows, references = [], []
     for task in comparison.tasks:
         for seed in comparison.seeds:
             found = made(task, seed)
             reference = found.pop(REFERENCE)
             references.append(reference)
-            rows += [row(cell, reference) for cell in found.values()]
+            rows += [row(result, reference) for result in found.values()]
     record = plain(
         {
             "schema_version": SCHEMA_VERSION,
             "model": comparison.base.model,
-            "settings": cells.settings(),
+            "settings": results.settings(),
             "seeds": comparison.seeds,
             "rows": rows,
             "summary": summary(rows),
             "figures": figures(rows, references),
         }
     )
-    write_json(cells.folder / "compare.json", record)
+    write_json(results.folder / "compare.json", record)
     return record
 
 
@@ -273,49 +274,44 @@ def _named(comparison: Comparison) -> dict[str, Method | None]:
     return {REFERENCE: None, **{method.name: method for method in comparison.methods}}
 
 
-def _task_cells(
-    cells: Cells, task: str, seed: int, model: Model, say: Say
+def _task_results(
+    results: Results, task: str, seed: int, model: Model, say: Say
 ) -> dict[str, dict[str, Any]]:
-    """The reference and each method's cell, from files where they are there."""
-    # Prompts and ablations are made when the first cell asks for them.
-    maker = _maker(replace(cells.comparison.base, task=task, seed=seed), model)
+    """The reference and each method's result, from files where they are there."""
+    # Prompts and ablations are made when the first result needs them.
+    experiment = _experiment(replace(results.comparison.base, task=task, seed=seed), model)
 
-    def cell(name: str, method: Method | None) -> dict[str, Any]:
-        done = on_first(lambda: cells.read(task, name, method, seed))
+    def result(name: str, method: Method | None) -> dict[str, Any]:
+        done = on_first(lambda: results.read(task, name, method, seed))
         if done is not None:
             say(f"{task}, {name}, seed {seed}: already there")
             return done
         say(f"{task}, {name}, seed {seed}")
-        made = _made(cells, maker, name, method)
+        made = _computed(results, experiment, name, method)
         if "error" in made:
             say(f"{task}, {name}, seed {seed}: {made['error']}")
         return made
 
-    return {name: cell(name, method) for name, method in _named(cells.comparison).items()}
+    return {name: result(name, method) for name, method in _named(results.comparison).items()}
 
 
-def _maker(how: Specification, model: Model) -> Experiment | EdgeExperiment:
+def _experiment(how: Specification, model: Model) -> Experiment | EdgeExperiment:
     experiment = Experiment.set_up(how, model)
     return EdgeExperiment(experiment) if how.level == "edge" else experiment
 
 
-def _made(
-    cells: Cells, maker: Experiment | EdgeExperiment, name: str, method: Method | None
+def _computed(
+    results: Results, experiment: Experiment | EdgeExperiment, name: str, method: Method | None
 ) -> dict[str, Any]:
-    """Makes a cell and writes it; one that fails says why, and is not written."""
-    experiment = maker.experiment if isinstance(maker, EdgeExperiment) else maker
-    how, draws = experiment.specification, cells.comparison.draws
-    task, seed = how.task, how.seed
+    """Computes a result and writes it; one that fails says why, and is not written."""
+    nodes = experiment.experiment if isinstance(experiment, EdgeExperiment) else experiment
+    task, seed = nodes.specification.task, nodes.specification.seed
     try:
-        if isinstance(maker, EdgeExperiment):
-            made = (
-                edge_reference_cell(maker, draws)
-                if method is None
-                else edge_method_cell(maker, method)
-            )
+        if method is None:
+            found = reference_result(experiment, results.comparison.draws)
         else:
-            made = reference_cell(maker, draws) if method is None else method_cell(maker, method)
-        return cells.write(task, name, method, seed, made)
+            found = method_result(experiment, method)
+        return results.write(task, name, method, seed, found)
     except UnweaveError as error:
         return {**_key(task, name, seed), "error": str(error)}
 

@@ -64,7 +64,7 @@ def discover(
     name = task if isinstance(task, str) else task.name
     specification = specification or Specification(name, model.name)
     given = task if isinstance(task, Task) else None
-    experiment = Experiment.set_up(specification, model, given)
+    experiment = Experiment.set_up(specification, model, given, explain)
     if specification.level == "edge" and ranks().count > 1:
         raise UnweaveError("circuits of edges are found in one process: start it without torchrun")
     run = discover_edges if specification.level == "edge" else _discover

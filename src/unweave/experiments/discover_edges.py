@@ -218,6 +218,6 @@ def check_edges(problem: EdgeProblem, circuit: Circuit, where: str) -> tuple[str
         UnweaveError: For an edge that the model does not have.
     """
     for edge in circuit.edges:
-        if edge.name not in problem.graph.places:
+        if edge.name not in problem.graph.index:
             raise UnweaveError(f"{where}: {edge.name} is not an edge of {problem.model.name}")
     return tuple(edge.name for edge in circuit.edges)

@@ -7,8 +7,7 @@ from functools import cached_property
 from unweave.ablations.kind import Apply, prepared
 from unweave.batch import Batch
 from unweave.behaviours.task import Part
-from unweave.errors import UnweaveError
-from unweave.experiments.specification import Experiment
+from unweave.experiments.specification import Experiment, under_ablation
 from unweave.graph import edge_name, graph_of, graph_points
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.problem import Problem
@@ -60,12 +59,7 @@ class EdgeExperiment:
 
     def under(self, problem: EdgeProblem, ablation: str) -> EdgeProblem | None:
         """The same prompts under another ablation; None where it cannot be built for them."""
-        if ablation == problem.ablation.name:
-            return problem
-        try:
-            return self._problem(problem.batch, ablation)
-        except UnweaveError:
-            return None
+        return under_ablation(problem, ablation, self._problem)
 
     def known(self) -> dict[str, tuple[str, ...]]:
         """Edges of the published circuit of this model, where they are known."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from unweave.circuits import EdgeScores
 from unweave.errors import UnweaveError
-from unweave.experiments.files import BROKEN
+from unweave.experiments.files import read_checked
 from unweave.graph import edge_ends
 from unweave.sites import parse
 
@@ -15,19 +15,14 @@ def read_edge_scores(path: Path) -> EdgeScores | None:
     Raises:
         UnweaveError: When the file is broken.
     """
-    if not path.exists():
-        return None
-    try:
-        scores = EdgeScores.load(path)
-        if scores.values.ndim != 1 or len({*scores.edges}) != len(scores.edges):
-            raise ValueError("an edge is named twice, or has more than one score")
-        if scores.order and {*scores.order} != {*scores.edges}:
-            raise ValueError("the order does not name every edge once")
-    except BROKEN as error:
-        raise UnweaveError(
-            f"{path} cannot be read ({error}): delete it, and discover again to have scores"
-        ) from error
-    return scores
+    return read_checked(path, EdgeScores.load, _check_edge_scores)
+
+
+def _check_edge_scores(scores: EdgeScores) -> None:
+    if scores.values.ndim != 1 or len({*scores.edges}) != len(scores.edges):
+        raise ValueError("an edge is named twice, or has more than one score")
+    if scores.order and {*scores.order} != {*scores.edges}:
+        raise ValueError("the order does not name every edge once")
 
 
 def check_edge(name: str) -> None:

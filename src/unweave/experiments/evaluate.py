@@ -40,6 +40,7 @@ from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.files import plain, write_json
 from unweave.experiments.locking import locked
 from unweave.experiments.phases import forward_tokens
+from unweave.experiments.repeats import check_repeatable, repeated, repeats_record
 from unweave.experiments.run_folder import Run, read_evaluation
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.model.model import Model
@@ -194,6 +195,7 @@ def evaluate_run(
     n: int | None = None,
     parts: Collection[str] = PARTS,
     draws: int = DRAWS,
+    repeat: int = 0,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Evaluates a finished run, and writes and returns `evaluation.json`.
@@ -202,6 +204,7 @@ def evaluate_run(
         load: Loads the specification's model.
         n: How many held-out prompts; None for the task's own number.
         draws: Random circuits of each size.
+        repeat: How often the whole search is repeated on other prompts.
         say: Called with a line at every phase.
 
     Raises:
@@ -210,6 +213,7 @@ def evaluate_run(
     for part in parts:
         if part not in PARTS:
             raise UnweaveError(f"unknown part {part!r} of an evaluation: {nearest(part, PARTS)}")
+    check_repeatable(run, repeat)
     wanted = [name for name in PHASES if name == "faithfulness" or name in parts]
     path = run.folder / "evaluation.json"
     with locked(run.folder):
@@ -234,7 +238,26 @@ def evaluate_run(
                 costs[name] = round(tokens / one, 2)  # in the unit of run.json's
                 record = {**record, **found, "parts": done, "forwards": dict(costs)}
                 write_json(path, record)
+        for extended in _repeats(run, experiment, record, repeat, say):
+            write_json(path, record := extended)
     return record
+
+
+def _repeats(
+    run: Run, experiment: Experiment, record: dict[str, Any], times: int, say: Say
+) -> Iterator[dict[str, Any]]:
+    """Yields the record with one more repeated search each time."""
+    one = forward_tokens(experiment.model, experiment.discovery_batch)
+    while len(searches := (record.get("repeats") or {}).get("searches") or []) < times:
+        seed = run.specification.seed + len(searches) + 1
+        say(f"[{len(searches) + 1}/{times}] the whole search again: prompts of seed {seed}")
+        with metered() as meter:
+            found = repeated(experiment, seed)
+        costs = dict(record.get("forwards") or {})
+        costs["repeats"] = round(costs.get("repeats", 0.0) + meter.tokens / one, 2)
+        repeats = repeats_record(run.circuit.nodes, [*searches, found])
+        record = {**record, "repeats": repeats, "forwards": costs}
+        yield record
 
 
 def set_up_again(run: Run, load: Callable[[Specification], Model]) -> Experiment:

@@ -68,7 +68,7 @@ def outcomes(
         except (BrokenExecutor, RuntimeError) as error:
             raise UnweaveError(
                 f"the executor takes no more jobs ({error}): what is finished is kept, and the "
-                "same command goes on"
+                "same command continues"
             ) from error
 
     waiting, tries = {key: submit(key) for key in calls}, Counter(list(calls))

@@ -1,7 +1,7 @@
 """What each node of a circuit does, as `discover` and `explain` keep it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from unweave.circuits import Circuit, NodeSummary
@@ -42,7 +42,7 @@ class Explained:
         }
 
     def summary(self) -> dict[str, Any]:
-        """What `run.json` holds: roles and sentences, every check, and the cost."""
+        """What `run.json` holds: roles, sentences, feeders, every check, and the cost."""
         nodes = [
             {
                 "node": one.node,
@@ -53,6 +53,8 @@ class Explained:
                     for role in one.roles
                     for check in role.checks
                 ],
+                "writes": one.measurements.writes,
+                "feeders": [asdict(feeder) for feeder in one.measurements.feeders],
             }
             for one in self.nodes
         ]

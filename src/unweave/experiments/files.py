@@ -5,12 +5,14 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 
 from unweave.distributed import ranks
 from unweave.errors import UnweaveError
+
+S = TypeVar("S")
 
 # What reading a tensor file that somebody else wrote may raise.
 BROKEN = (
@@ -66,7 +68,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         what: What the file should be, for errors ("a run of unweave discover").
 
     Raises:
-        UnweaveError: When the file is not there or is no JSON object.
+        UnweaveError: When the file is not there or is not JSON object.
     """
     try:
         record = json.loads(path.read_text("utf-8"))
@@ -75,10 +77,31 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     except OSError as error:
         raise UnweaveError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # also bytes that are no text, numbers too long
-        raise UnweaveError(f"{path} is no JSON ({error}): expected {what}") from error
+        raise UnweaveError(f"{path} is not JSON ({error}): expected {what}") from error
     if not isinstance(record, dict):
         raise UnweaveError(f"{path} holds a {type(record).__name__}: expected {what}")
     return record
+
+
+def read_checked(path: Path, load: Callable[[Path], S], check: Callable[[S], None]) -> S | None:
+    """Scores of a file; None where there is none.
+
+    Args:
+        check: Raises for scores that do not fit each other.
+
+    Raises:
+        UnweaveError: When the file is broken.
+    """
+    if not path.exists():
+        return None
+    try:
+        scores = load(path)
+        check(scores)
+    except BROKEN as error:
+        raise UnweaveError(
+            f"{path} cannot be read ({error}): delete it, and discover again to have scores"
+        ) from error
+    return scores
 
 
 def plain(value: Any) -> Any:

@@ -43,7 +43,9 @@ def check_out(path: Path, resume: bool) -> None:
     check_writable(path)
     found = entries(path)
     if found and not resume:
-        raise UnweaveError(f"{path} is not empty: add --resume to go on, or choose another --out")
+        raise UnweaveError(
+            f"{path} is not empty: add --resume to continue, or choose another --out"
+        )
     if found and not {"run.json", "state.json"} & {*found}:
         raise UnweaveError(f"{path} holds no run ({found[0]}): choose another --out")
 

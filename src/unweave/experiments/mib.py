@@ -22,7 +22,7 @@ from unweave.cost import metered
 from unweave.errors import UnweaveError
 from unweave.evaluation.mib import MibCurve, MibResult, kept_counts
 from unweave.experiments.methods import Method, find_method, read_options
-from unweave.experiments.phases import forward_tokens
+from unweave.experiments.phases import forward_tokens, wait_for_device
 from unweave.graph import graph_of
 from unweave.model.model import Model
 from unweave.patching.circuits import run_circuits
@@ -189,7 +189,7 @@ def _runner(problem: Problem, level: Level) -> Measure:
 
 @dataclass(frozen=True)
 class MibRun:
-    """One cell of MIB's table and the scores behind it.
+    """One result of MIB's table, with its scores.
 
     Args:
         record: Plain data for JSON.
@@ -199,16 +199,16 @@ class MibRun:
     found: Found = field(repr=False)
 
 
-def mib_cell(
+def mib_result(
     discovery: Problem, held_out: Problem, method: Method, level: Level, about: Mapping[str, Any]
 ) -> MibRun:
     """Scores on one problem, timed and metered, and measures on the other."""
     one = forward_tokens(discovery.model, discovery.batch)
-    _wait(discovery.model)
+    wait_for_device(discovery.model)
     began = time.perf_counter()
     with metered() as meter:
         ranked = rank_items(discovery, method, level)
-    _wait(discovery.model)
+    wait_for_device(discovery.model)
     seconds = time.perf_counter() - began
     result = measure_items(held_out, ranked, level)
     record = {
@@ -226,12 +226,6 @@ def mib_cell(
         **result.to_json(),
     }
     return MibRun(record, ranked.found)
-
-
-def _wait(model: Model) -> None:
-    """Until a GPU has done what it was asked for."""
-    if model.network.device.type == "cuda":
-        torch.cuda.synchronize(model.network.device)
 
 
 def mib_means(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """The folder of `unweave mib run`, and the files of a submission to MIB's leaderboard.
 
-A folder has `mib.json` (every cell with its curves, and the model's shape) and `scores/` (the
-scores of each cell as safetensors). A submission has `<level>/<task>_<model>/importances.json`, in
-the form that EAP-IG's `Graph.from_json` reads: `cfg`, `nodes` and `edges`.
+A folder has `mib.json` (every result with its curves, and the model's shape) and `scores/` (the
+scores of each result as safetensors). A submission has
+`<level>/<task>_<model>/importances.json`, in the form that EAP-IG's `Graph.from_json` reads: `cfg`,
+`nodes` and `edges`.
 """
 
 import json
@@ -22,15 +23,15 @@ from unweave.circuits import EdgeScores, Scores
 from unweave.errors import UnweaveError
 from unweave.experiments.files import read_json, write_json, write_whole
 from unweave.experiments.methods import Method
-from unweave.experiments.mib import Found, Level, mib_cell, mib_means, mib_problem
+from unweave.experiments.mib import Found, Level, mib_means, mib_problem, mib_result
 from unweave.experiments.schema import anything, check_file, each, fields, named, text, whole
 from unweave.model.model import Model
 from unweave.registry import nearest
 
 Say = Callable[[str], None]
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _AGAIN = "run unweave mib run again"
-_CELL = fields(
+_RESULT = fields(
     {
         **dict.fromkeys(("task", "model", "level", "method", "error", "scores"), text),
         "seed": whole,
@@ -38,8 +39,8 @@ _CELL = fields(
     ("task", "model", "level", "method", "seed"),
 )
 TABLE = fields(
-    {"schema_version": whole, "model": text, "cfg": named(anything), "cells": each(_CELL)},
-    ("schema_version", "model", "cfg", "cells"),
+    {"schema_version": whole, "model": text, "cfg": named(anything), "results": each(_RESULT)},
+    ("schema_version", "model", "cfg", "results"),
 )
 
 
@@ -62,8 +63,8 @@ class MibTable:
 
 
 def run_table(table: MibTable, model: Model, folder: Path, say: Say) -> dict[str, Any]:
-    """Measures every cell and writes and returns `mib.json`; a cell that fails says why."""
-    cells: list[dict[str, Any]] = []
+    """Measures every method and writes and returns `mib.json`; one that fails says why."""
+    results: list[dict[str, Any]] = []
     record: dict[str, Any] = {}
     for name in table.tasks:
         task = find_task(name)
@@ -75,20 +76,20 @@ def run_table(table: MibTable, model: Model, folder: Path, say: Say) -> dict[str
                 say(f"{task.name}, {method.name}, seed {seed}")
                 key = {**about, "level": table.level, "method": method.name}
                 try:
-                    found = mib_cell(discovery, held_out, method, table.level, about)
+                    found = mib_result(discovery, held_out, method, table.level, about)
                     file = f"{_file_name('--'.join((task.name, method.name, str(seed))))}"
                     path = Path("scores") / f"{table.level}--{file}.safetensors"
                     save_items(folder / path, found.found)
-                    cells.append({**found.record, "scores": str(path)})
+                    results.append({**found.record, "scores": str(path)})
                 except UnweaveError as error:
                     say(f"{task.name}, {method.name}, seed {seed}: {error}")
-                    cells.append({**key, "error": str(error)})
+                    results.append({**key, "error": str(error)})
                 record = {
                     "schema_version": SCHEMA_VERSION,
                     "model": table.model,
                     "cfg": graph_config(model),
-                    "cells": cells,
-                    "summary": mib_means(cells),
+                    "results": results,
+                    "summary": mib_means(results),
                 }
                 write_json(folder / "mib.json", record)
     return record
@@ -159,10 +160,10 @@ def pack(
         model_name: MIB's name of the model ("gpt2", "qwen2.5"); by default the model's own.
 
     Raises:
-        UnweaveError: When there is no such method, or every cell of it failed.
+        UnweaveError: When there is no such method, or it failed on every task and seed.
     """
     table = read_table(folder)
-    methods = list(dict.fromkeys(cell["method"] for cell in table["cells"]))
+    methods = list(dict.fromkeys(result["method"] for result in table["results"]))
     if method is None:
         if len(methods) != 1:
             raise UnweaveError(
@@ -172,15 +173,15 @@ def pack(
     elif method not in methods:
         raise UnweaveError(f"no method {method!r} in {folder}: {nearest(method, methods)}")
     chosen: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for cell in table["cells"]:
-        if cell["method"] == method and "scores" in cell:
-            chosen.setdefault((cell["level"], cell["task"]), cell)
+    for result in table["results"]:
+        if result["method"] == method and "scores" in result:
+            chosen.setdefault((result["level"], result["task"]), result)
     if not chosen:
-        raise UnweaveError(f"every cell of {method} in {folder} failed: {_AGAIN}")
+        raise UnweaveError(f"{method} failed on every task and seed in {folder}: {_AGAIN}")
     name = _plain(model_name or Path(table["model"]).name)
     written = []
-    for (level, task), cell in chosen.items():
-        names, values = load_items(folder / cell["scores"])
+    for (level, task), result in chosen.items():
+        names, values = load_items(folder / result["scores"])
         path = target / level / f"{_plain(task)}_{name}" / "importances.json"
         write_json(path, importances(table["cfg"], level, names, values))
         written.append(path)

@@ -91,7 +91,7 @@ def _cut(observed: Observed, path: PathScore) -> CutPath:
     node = observed.graph.sources.index(name)
     change = observed.delta[node]
     if label is not None:
-        change = change * observed.places[label][..., None]
+        change = change * observed.position_masks[label][..., None]
     elif node:
         change = observed.own(node)
     hops = [(node_site(reader), branch) for reader, _, branch in steps[1:-1]]

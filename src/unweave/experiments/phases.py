@@ -74,6 +74,7 @@ def about_run(experiment: Experiment, reference: Reference) -> dict[str, Any]:
             "empty": float(reference.empty.mean()),
             "full": float(reference.full.mean()),
         },
+        "published": bool(experiment.known()),
         "shape": _shape(experiment.model),
     }
 
@@ -120,3 +121,9 @@ def forward_tokens(model: Model, batch: Batch) -> float:
     if network.encoder is not None:
         tokens += len(network.encoder.blocks) * inputs.mask.numel()
     return tokens
+
+
+def wait_for_device(model: Model) -> None:
+    """Returns once a GPU has finished its queued work, so that a clock includes it."""
+    if model.network.device.type == "cuda":
+        torch.cuda.synchronize(model.network.device)

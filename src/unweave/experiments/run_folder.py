@@ -19,13 +19,13 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -36,7 +36,7 @@ from torch import Tensor
 from unweave.circuits import Circuit, EdgeScores, NodeSummary, Scores
 from unweave.errors import UnweaveError
 from unweave.experiments.edge_files import check_edge, read_edge_scores
-from unweave.experiments.files import BROKEN, plain, read_json, write_json, write_whole
+from unweave.experiments.files import plain, read_checked, read_json, write_json, write_whole
 from unweave.experiments.locking import check_out, entries, locked
 from unweave.experiments.schema import CIRCUIT, EVALUATION, PATHS, RUN, check_file
 from unweave.experiments.specification import Specification
@@ -45,6 +45,7 @@ from unweave.sites import parse
 
 SCHEMA = 2
 Json = Mapping[str, Any]
+S = TypeVar("S")
 _AGAIN = "discover again"
 
 
@@ -109,30 +110,32 @@ class RunFolder:
 
         Without the order that the search gave them at its end: it starts from the scores' own.
         """
-        path = self.path / "scores.safetensors"
-        if not path.exists() or self._saved().get("scores") != _digest(path.read_bytes()):
-            return None
-        scores = read_scores(path)
+        scores = self._kept_scores("scores", "scores.safetensors", read_scores)
         return scores and replace(scores, order=())
 
     def save_scores(self, scores: Scores) -> None:
-        path = self.path / "scores.safetensors"
-        write_whole(path, scores.save)
-        # The state knows which file it goes with: another one is not used.
-        self._state({**self._saved(), "scores": _digest(path.read_bytes())})
+        self._keep_scores("scores", "scores.safetensors", scores.save)
 
     def edge_scores(self) -> EdgeScores | None:
         """The scores of edges that an interrupted run computed, without the search's order."""
-        path = self.path / "edges.safetensors"
-        if not path.exists() or self._saved().get("edge_scores") != _digest(path.read_bytes()):
-            return None
-        scores = read_edge_scores(path)
+        scores = self._kept_scores("edge_scores", "edges.safetensors", read_edge_scores)
         return scores and replace(scores, order=())
 
     def save_edge_scores(self, scores: EdgeScores) -> None:
-        path = self.path / "edges.safetensors"
-        write_whole(path, scores.save)
-        self._state({**self._saved(), "edge_scores": _digest(path.read_bytes())})
+        self._keep_scores("edge_scores", "edges.safetensors", scores.save)
+
+    def _kept_scores(self, key: str, name: str, read: Callable[[Path], S | None]) -> S | None:
+        """What the state's own file holds; None for any other file of that name."""
+        path = self.path / name
+        if not path.exists() or self._saved().get(key) != _digest(path.read_bytes()):
+            return None
+        return read(path)
+
+    def _keep_scores(self, key: str, name: str, write: Callable[[Path], object]) -> None:
+        """Writes a file; the state knows which one it goes with, and another one is not used."""
+        path = self.path / name
+        write_whole(path, write)
+        self._state({**self._saved(), key: _digest(path.read_bytes())})
 
     @property
     def edge_search(self) -> SavedState:
@@ -284,7 +287,7 @@ def read_run(folder: Path) -> Run:
     if not folder.is_dir():
         raise UnweaveError(f"no run folder {folder}: make one with unweave discover TASK")
     if (folder / "state.json").exists():
-        raise UnweaveError(f"the run in {folder} is not finished: go on with --resume")
+        raise UnweaveError(f"the run in {folder} is not finished: continue with --resume")
     record = read_json(folder / "run.json", "run.json of unweave discover")
     if record.get("schema_version") != SCHEMA:
         raise UnweaveError(
@@ -373,16 +376,7 @@ def read_scores(path: Path) -> Scores | None:
     Raises:
         UnweaveError: When the file is broken.
     """
-    if not path.exists():
-        return None
-    try:
-        scores = Scores.load(path)
-        _check_scores(scores)
-    except BROKEN as error:
-        raise UnweaveError(
-            f"{path} cannot be read ({error}): delete it, and discover again to have scores"
-        ) from error
-    return scores
+    return read_checked(path, Scores.load, _check_scores)
 
 
 def _check_scores(scores: Scores) -> None:

@@ -164,13 +164,16 @@ _COMPLETENESS = fields({"mean_gap": number, "worst_gap": number, "knockouts": _K
 _MINIMALITY = fields({"effects": named(number), "idle": _NAMES, "prompts": whole})
 
 
-def whether(value: Any, where: str) -> None:
+def boolean(value: Any, where: str) -> None:
     """Yes or no; null for what could not be tested."""
     if value is not None and not isinstance(value, bool):
         _fail(value, where, "true or false")
 
 
-_CHECK = fields({"role": text, "says": text, "held": whether}, ("role", "says"))
+_CHECK = fields({"role": text, "says": text, "held": boolean}, ("role", "says"))
+_FEEDER = fields(
+    {"source": text, "input": text, "share": number, "held": boolean}, ("source", "input")
+)
 EXPLANATION = fields(
     {
         "prompts": whole,
@@ -178,7 +181,14 @@ EXPLANATION = fields(
         "reason": text,
         "nodes": each(
             fields(
-                {"node": text, "roles": _NAMES, "sentence": text, "checks": each(_CHECK)},
+                {
+                    "node": text,
+                    "roles": _NAMES,
+                    "sentence": text,
+                    "checks": each(_CHECK),
+                    "feeders": each(_FEEDER),
+                    "writes": number,
+                },
                 ("node", "roles", "sentence"),
             )
         ),
@@ -219,6 +229,7 @@ RUN = fields(
         ),
         "overshoot": each(fields({"site": text, "effect": number})),
         "explanation": EXPLANATION,
+        "published": boolean,
     }
 )
 
@@ -300,6 +311,14 @@ EVALUATION = fields(
         ),
         "completeness": _COMPLETENESS,
         "minimality": _MINIMALITY,
+        "repeats": fields(
+            {
+                "searches": each(fields({"seed": whole, "circuit": _NAMES}, ("seed", "circuit"))),
+                **dict.fromkeys(("overlap", "between"), number),
+                "kept": named(number),
+            },
+            ("searches", "kept"),
+        ),
         "stability": fields(
             {
                 **dict.fromkeys(("size", "draws"), whole),
@@ -311,7 +330,7 @@ EVALUATION = fields(
 )
 
 _KEY = {"task": text, "method": text, "seed": whole, "settings": named(anything)}
-CELL = fields(
+RESULT = fields(
     {
         **_KEY,
         **dict.fromkeys(("score", "search"), text),
@@ -326,7 +345,7 @@ CELL = fields(
     },
     ("circuit", "faithfulness", "seconds", "forwards", "curve", "curves", "roc", "score", "search"),
 )
-REFERENCE_CELL = fields(
+REFERENCE_RESULT = fields(
     {
         **_KEY,
         "nodes": whole,

@@ -1,13 +1,13 @@
 """`Specification`: an experiment as the user asked for it, and `Experiment`: the same, set up."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from unweave.ablations.kind import Apply, prepared, task_ablation
+from unweave.ablations.kind import Apply, ablations, prepared, task_ablation
 from unweave.batch import Batch
 from unweave.behaviours.accuracy import Accuracy, check_able
 from unweave.behaviours.file import SUFFIXES, find_task
@@ -17,7 +17,9 @@ from unweave.experiments.methods import Method, find_method
 from unweave.model.model import Model
 from unweave.model.weights import tensors
 from unweave.nodes.node import find_nodes, read_granularity
-from unweave.scores.problem import Problem
+from unweave.roles.feeds import needed_points
+from unweave.roles.measure import KINDS as EXPLAINED_KINDS
+from unweave.scores.problem import Problem, Runs
 from unweave.sites import Point, Site
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -29,9 +31,9 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "seed": (int,),
     "options": (dict,),
 }
+P = TypeVar("P", bound=Runs)
 SEARCH_PROMPTS = 64  # to search on, unless the task has more or the user asks for another number
 ABLATIONS = ("mean", "counterfactual", "zero")
-LEVELS = ("node", "edge")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Specification:
 
     Args:
         task: Name of a task, or a .jsonl or .csv file.
-        method: A named pair of score and search.
+        method: A named pair of score and search; None for the level's default.
         score, search: In place of the method's own.
         options: Options of score and search that differ from their defaults.
         granularity: What nodes are: head, head@position, head@token, neuron, qkv, ….
@@ -74,10 +76,8 @@ class Specification:
     level: str = "node"
 
     def __post_init__(self) -> None:
-        method = find_method(self.method, self.score, self.search).with_options(self.options)
+        method = self.resolved
         read_granularity(self.granularity)
-        if self.level not in LEVELS:
-            raise UnweaveError(f"level {self.level!r}: expected {' or '.join(LEVELS)}")
         if self.level == "edge":
             method.check_edges()
             if self.granularity != "head":
@@ -91,7 +91,8 @@ class Specification:
     @cached_property
     def resolved(self) -> Method:
         """The score and the search with their options, all of them checked."""
-        return find_method(self.method, self.score, self.search).with_options(self.options)
+        method = find_method(self.method, self.score, self.search, self.level)
+        return method.with_options(self.options)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with the names of score and search in place of what stands for them."""
@@ -126,21 +127,29 @@ class Specification:
 
 @dataclass(frozen=True, eq=False)
 class Experiment:
-    """A specification with its model and task; prompts and ablations are made when asked for."""
+    """A specification with its model and task; prompts and ablations are made when asked for.
+
+    Args:
+        explains: Whether nodes will be explained: what that needs is recorded with the rest.
+    """
 
     specification: Specification
     model: Model
     task: Task
+    explains: bool = False
 
     @staticmethod
     def set_up(
-        specification: Specification, model: Model, task: Task | None = None
+        specification: Specification,
+        model: Model,
+        task: Task | None = None,
+        explains: bool = False,
     ) -> "Experiment":
         """Finds the task; a task that is given need not be registered."""
         found = task or find_task(specification.task, specification.first_token)
         if specification.only_correct is not None:
             found = replace(found, only_correct=specification.only_correct)
-        return Experiment(specification, model, found)
+        return Experiment(specification, model, found, explains)
 
     @cached_property
     def nodes(self) -> tuple[Site, ...]:
@@ -195,22 +204,15 @@ class Experiment:
         """
         how = self.specification
         batch = self.task.batch(self.model, n, how.seed, part)
-        if not more:
-            return self._problem(batch, how.ablation)
-        points = {*more, *(node.point for node in self.nodes)}
+        points = self._points | set(more)
+        if points <= self._recorded(how.ablation):
+            return self._problem(batch, how.ablation, points)
         ablation = task_ablation(self.task, self.model, batch, how.ablation, points, how.seed)
         return Problem(self.model, batch, self.nodes, ablation)
 
     def under(self, problem: Problem, ablation: str) -> Problem | None:
         """The same prompts under another ablation; None where it cannot be built for them."""
-        if ablation == problem.ablation.name:
-            return problem
-        try:
-            return self._problem(problem.batch, ablation)
-        except NotFiniteError:
-            raise
-        except UnweaveError:
-            return None
+        return under_ablation(problem, ablation, self._problem)
 
     def known(self) -> dict[str, tuple[Site, ...]]:
         """The published circuit of this model, and the augmented one where the authors give one."""
@@ -231,11 +233,42 @@ class Experiment:
     def _ablations(self) -> dict[str, Apply]:
         return {}
 
-    def _problem(self, batch: Batch, ablation: str) -> Problem:
-        points, seed = {node.point for node in self.nodes}, self.specification.seed
+    @cached_property
+    def _points(self) -> frozenset[Point]:
+        return frozenset(node.point for node in self.nodes)
+
+    def _recorded(self, ablation: str) -> frozenset[Point]:
+        """Where an ablation is recorded: reference prompts need not run again for explanations."""
+        if not self.explains or not ablations[ablation].shared or self.model.network.encoder:
+            return self._points
+        heads = [node for node in self.nodes if node.point.kind in EXPLAINED_KINDS]
+        return self._points | needed_points(self.model, heads)
+
+    def _problem(
+        self, batch: Batch, ablation: str, points: Collection[Point] | None = None
+    ) -> Problem:
+        seed = self.specification.seed
         if ablation not in self._ablations:
-            self._ablations[ablation] = prepared(self.task, self.model, ablation, points, seed)
-        return Problem(self.model, batch, self.nodes, self._ablations[ablation](batch))
+            recorded = self._recorded(ablation)
+            self._ablations[ablation] = prepared(self.task, self.model, ablation, recorded, seed)
+        values = self._ablations[ablation](batch).at_points(points or self._points)
+        return Problem(self.model, batch, self.nodes, values)
+
+
+def under_ablation(problem: P, ablation: str, build: Callable[[Batch, str], P], /) -> P | None:
+    """A problem's prompts under another ablation; None where it cannot be built for them.
+
+    Args:
+        build: The problem of some prompts under an ablation.
+    """
+    if ablation == problem.ablation.name:
+        return problem
+    try:
+        return build(problem.batch, ablation)
+    except NotFiniteError:
+        raise
+    except UnweaveError:
+        return None
 
 
 def weights_hash(model: Model) -> str:

@@ -1,4 +1,4 @@
-"""From the cells of a comparison to a row each, means over seeds, and the paper's figures."""
+"""From the results of a comparison to a row each, means over seeds, and the paper's figures."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -27,38 +27,40 @@ FIGURES = (
 )
 
 
-def row(cell: Record, reference: Record) -> dict[str, Any]:
+def row(result: Record, reference: Record) -> dict[str, Any]:
     """One line of the table: a method's ranking, and the circuit that it chose itself."""
-    key = {name: cell[name] for name in ("task", "method", "seed")}
-    if "error" in cell:
-        return {**key, "error": cell["error"]}
-    curve, roc = cell["curve"], cell["roc"].get("published")
+    key = {name: result[name] for name in ("task", "method", "seed")}
+    if "error" in result:
+        return {**key, "error": result["error"]}
+    curve, roc = result["curve"], result["roc"].get("published")
     found = {
         **key,
-        "score": cell["score"],
-        "search": cell["search"],
+        "score": result["score"],
+        "search": result["search"],
         "curve_gap": curve["curve_gap"],
         "curve_area": curve["curve_area"],
         "k80": curve["k80"],
         "k95": curve["k95"],
         "auc": roc and roc["auc"],
         "sweep_auc": roc and roc["sweep_auc"],
-        "roc": cell["roc"],
-        "size": len(cell["circuit"]),
-        "faithfulness": cell["faithfulness"],
-        "interval": cell["interval"],
-        "off": abs(1 - cell["faithfulness"]),
-        "seconds": cell["seconds"],
-        "forwards": sum(cell["forwards"].values()),
-        "score_forwards": cell["forwards"]["score"],
-        "circuit": cell["circuit"],
+        "roc": result["roc"],
+        "size": len(result["circuit"]),
+        "faithfulness": result["faithfulness"],
+        "interval": result["interval"],
+        "off": abs(1 - result["faithfulness"]),
+        "seconds": result["seconds"],
+        "forwards": sum(result["forwards"].values()),
+        "score_forwards": result["forwards"]["score"],
+        "circuit": result["circuit"],
         "curve": curve,
-        "curves": cell["curves"],
+        "curves": result["curves"],
     }
     if "error" in reference:
         return found
     drawn = [Draws(d["size"], d["fraction"], tuple(d["faithfulness"])) for d in reference["random"]]
-    test = random_test_json(compare_with_random(cell["faithfulness"], len(cell["circuit"]), drawn))
+    test = random_test_json(
+        compare_with_random(result["faithfulness"], len(result["circuit"]), drawn)
+    )
     own = test["own"] or {}
     return found | {
         "nodes": reference["nodes"],

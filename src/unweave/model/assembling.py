@@ -160,7 +160,7 @@ def _prepends_bos(model: Model, adds_bos: bool | None, wish: bool | None) -> boo
     if wish is not None:
         if wish and not possible:
             raise UnweaveError(
-                f"bos=True, but {model.name} is no decoder with a BOS token in its tokenizer: "
+                f"bos=True, but {model.name} is not a decoder with a BOS token in its tokenizer: "
                 "leave bos out"
             )
         return wish

@@ -10,9 +10,8 @@ https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,8 +29,7 @@ _LONGEST_VARINT = 10  # bytes: 64 bits, 7 in each
 _MOST_DIMS = 8
 
 
-@dataclass(frozen=True)
-class _Node:
+class _Node(NamedTuple):
     kind: str
     name: str
     inputs: tuple[str, ...]

@@ -30,7 +30,7 @@ def edge_effects(
     removed: Removed,
     ablation: Ablation,
     active: tuple[int, ...],
-    faded: float = 0.0,
+    removed_share: float = 0.0,
 ) -> Float[Tensor, "part destination source"]:
     """Effects of all edges from active sources at one circuit, by parts of the examples.
 
@@ -38,7 +38,7 @@ def edge_effects(
         removed: The edges that the circuit lacks: one row.
         active: Numbers of the sources whose edges are asked for: at least those that the circuit
             keeps an edge of. Effects of other edges are 0.
-        faded: The part of every kept edge that is removed.
+        removed_share: The part of every kept edge that is removed.
 
     Returns:
         The mean over the examples of each part.
@@ -48,7 +48,7 @@ def edge_effects(
     for i in range(0, len(batch), _ROWS):
         part = slice(i, min(i + _ROWS, len(batch)))
         weights = removed[:, :, columns].to(device, model.network.dtype)
-        weights = weights.clamp(min=faded).requires_grad_()
+        weights = weights.clamp(min=removed_share).requires_grad_()
         with torch.enable_grad(), with_backward():
             examples, base = batch.select(part), ablation.select(part)
             metric = patched_metric(model, examples, weights, base, active)

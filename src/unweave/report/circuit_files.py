@@ -76,7 +76,7 @@ def read_circuit(path: str | Path) -> Circuit:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise UnweaveError(f"{path}: {reason}") from error
     raise UnweaveError(
-        f"{path} is no circuit: expected a list of nodes (ours), or nodes and edges (EAP-IG)"
+        f"{path} is not a circuit: expected a list of nodes (ours), or nodes and edges (EAP-IG)"
     )
 
 
@@ -151,7 +151,7 @@ def _edges_to_eap_ig(
     circuit: Circuit, shape: Shape, graph: Graph, scores: Scores, rated: Mapping[str, float]
 ) -> dict[str, Any]:
     own = {edge.name: edge.score for edge in circuit.edges}
-    if strange := sorted(own.keys() - graph.places.keys()):
+    if strange := sorted(own.keys() - graph.index.keys()):
         raise UnweaveError(f"{strange[0]} has no place in a graph of EAP-IG of this shape")
     values = {**rated, **own}
     ends = {*ENDS, *(end for edge in own for end in edge_ends(edge))}

@@ -1,7 +1,7 @@
 """The data of the page: one compact, strict JSON object a run.
 
 Nodes are numbered by their order, so that the first n are the circuit of size n. What does not fit
-into the page's `Room` is left out, and the page lists it.
+into the page's limits is left out, and the page lists it.
 """
 
 import math
@@ -19,6 +19,7 @@ from unweave.report.circuit_files import edge_parts
 from unweave.report.folder import ShownRun
 from unweave.report.layout import NodeLayout, context_index, node_layout
 from unweave.report.prompts import patterns, prompts
+from unweave.roles.measurements import NAMED
 
 CORE = 150  # of this many first nodes every pair is kept
 NEIGHBOURS = 6  # of every other node this many strongest inputs and outputs, as its details list
@@ -26,7 +27,7 @@ ENDS = {"input": -1, "logits": -2}  # of an edge, in place of a node's number
 
 
 @dataclass(frozen=True)
-class Room:
+class PageLimits:
     """How much of what can be large goes into the page.
 
     Args:
@@ -39,24 +40,26 @@ class Room:
     prompts: int = 200_000
     patterns: int = 300_000
 
-    def scaled(self, share: float) -> "Room":
-        """A room with a share of each part."""
-        return Room(*(int(share * part) for part in (self.pairs, self.prompts, self.patterns)))
+    def scaled(self, share: float) -> "PageLimits":
+        """Limits with a share of each part."""
+        return PageLimits(
+            *(int(share * part) for part in (self.pairs, self.prompts, self.patterns))
+        )
 
 
-def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
+def page_data(run: ShownRun, limits: PageLimits | None = None) -> dict[str, Any]:
     """What the page draws, as plain data without NaN or infinities.
 
     Args:
-        room: None for the whole room of a page.
+        limits: None for those of a page that has one run.
     """
-    room, record = room or Room(), run.record
+    limits, record = limits or PageLimits(), run.record
     found = node_layout(run.ranking, run.example)
     index = {site: i for i, site in enumerate(run.ranking)}
-    pairs, missing_pairs = _pairs(run, index, room.pairs)
+    pairs, missing_pairs = _pairs(run, index, limits.pairs)
     edges, missing_edges = _circuit_edges(run, index)
-    attention, missing_heads = patterns(run, room.patterns)
-    texts = {split: prompts(run, split, room.prompts) for split in ("discover", "evaluate")}
+    attention, missing_heads = patterns(run, limits.patterns)
+    texts = {split: prompts(run, split, limits.prompts) for split in ("discover", "evaluate")}
     left_out = [missing_pairs, missing_edges, missing_heads]
     left_out += [note for _, note in texts.values()]
     return plain(
@@ -67,7 +70,7 @@ def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
             **_some(record, "command", "created", "seed", "versions", "options", "accuracy"),
             **_some(record, "metric", "seconds", "forwards", "elimination", "summary"),
             "curve": record.get("curve") or record.get("edge_curve"),
-            **_some(record, "verdict", "overshoot", "words"),
+            **_some(record, "verdict", "overshoot", "words", "published"),
             "paths": run.paths,
             "explained": _some(record.get("explanation") or {}, "prompts", "passes", "reason"),
             "level": run.circuit.level,
@@ -87,6 +90,7 @@ def page_data(run: ShownRun, room: Room | None = None) -> dict[str, Any]:
             "nodes": _nodes(run, found),
             "pairs": pairs,
             "edges": edges,
+            "feeders": _feeders(run, index),
             "rounds": _rounds(run, index),
             "evaluation": _evaluation(run.evaluation),
             "comparison": run.comparison,
@@ -237,6 +241,22 @@ def _circuit_edges(run: ShownRun, index: Mapping[str, int]) -> tuple[list[list[A
     return found, f"{unknown} edges whose ends are not nodes of this run" if unknown else ""
 
 
+def _feeders(run: ShownRun, index: Mapping[str, int]) -> list[list[Any]]:
+    """What the inputs of the circuit's nodes come from: source, target, q, k or v, share, and
+    whether the target's output falls without it. Nodes that write the answer feed the logits."""
+    found = []
+    for node in (run.record.get("explanation") or {}).get("nodes") or []:
+        if node["node"] in index and abs(node.get("writes") or 0.0) >= NAMED:
+            share = short(node["writes"], 3)
+            found.append([index[node["node"]], ENDS["logits"], "", share, True])
+        for feeder in node.get("feeders") or []:
+            ends = [index.get(feeder["source"]), index.get(node["node"])]
+            if None not in ends:
+                share = short(feeder.get("share"), 3)
+                found.append([*ends, feeder["input"], share, feeder.get("held")])
+    return found
+
+
 def _rounds(run: ShownRun, index: Mapping[str, int]) -> list[dict[str, Any]]:
     steps = []
     for step in run.rounds:
@@ -261,5 +281,5 @@ def _by_index(values: Mapping[str, Any], index: Mapping[str, int]) -> list[float
 def _evaluation(record: Mapping[str, Any]) -> dict[str, Any]:
     names = ("prompts", "nodes", "ablation", "faithfulness", "curves", "known", "roc", "random")
     names += ("templates",)
-    tests = ("random_circuits", "completeness", "minimality", "stability")
+    tests = ("random_circuits", "completeness", "minimality", "stability", "repeats")
     return {name: record[name] for name in (*names, *tests) if record.get(name)}

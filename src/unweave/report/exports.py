@@ -16,7 +16,7 @@ from unweave.report.circuit_files import Shape, edge_parts, to_eap_ig
 from unweave.report.data import effects
 from unweave.report.folder import ShownRun
 from unweave.report.layout import context_index
-from unweave.report.prompts import telling_query
+from unweave.report.prompts import informative_query
 from unweave.sites import HEAD_KINDS, Site, parse
 
 
@@ -172,7 +172,7 @@ def _where(run: ShownRun, node: str, last: int) -> int:
     found = run.patterns.get(str(site.at(None)))
     if site.position is not None or found is None or found.shape[1] < last + 1:
         return last
-    return telling_query(found[0, : last + 1, : last + 1])
+    return informative_query(found[0, : last + 1, : last + 1])
 
 
 def _node_id(site: Site, where: int) -> str:

@@ -9,22 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
-
-from unweave import __version__
 from unweave.errors import UnweaveError
 from unweave.experiments.compare import read_comparison
-from unweave.report.data import Room, page_data
+from unweave.report.data import PageLimits, page_data
 from unweave.report.folder import ShownRun, read_shown
-from unweave.report.single_file import (
-    environment,
-    library_styles,
-    policy,
-    read_asset,
-    script_json,
-    write_page,
-)
+from unweave.report.single_file import render_page, write_page
 
 SCRIPTS = (
     "base.js",
@@ -47,7 +36,7 @@ SCRIPTS = (
     "main.js",
 )
 LIMIT = 6_000_000  # bytes of a page
-_SHARES = (1.0, 0.5, 0.2, 0.05, 0.0)  # of the room for what can be large, until the page fits
+_SHARES = (1.0, 0.5, 0.2, 0.05, 0.0)  # of the limits for what can be large, until the page fits
 _RUN_SECTIONS = (
     ("verdict", "Verdict"),
     ("circuit", "Circuit"),
@@ -56,7 +45,7 @@ _RUN_SECTIONS = (
     ("prompts", "Prompts"),
     ("faithfulness", "Faithfulness"),
     ("tests", "Tests"),
-    ("chance", "Random"),
+    ("random-circuits", "Random"),
     ("roc", "ROC"),
     ("runtime", "Runtime"),
     ("heatmap", "Heatmap"),
@@ -110,35 +99,25 @@ def page(runs: Sequence[ShownRun]) -> str:
     """The page as text, with as much of the data as `LIMIT` allows."""
     text = ""
     for share in _SHARES:
-        text = _page(runs, Room().scaled(share))
+        text = _page(runs, PageLimits().scaled(share))
         if len(text.encode("utf-8", errors="replace")) < LIMIT:
             break
     return text
 
 
-def _page(runs: Sequence[ShownRun], room: Room) -> str:
+def _page(runs: Sequence[ShownRun], limits: PageLimits) -> str:
     one = len(runs) == 1
     # Beside other runs, a circuit shows neither untested relevance nor attention.
-    data = [page_data(run, room if one else Room(0, 0, 0)) for run in runs]
-    script = "(() => {\n'use strict';\n" + "\n".join(map(read_asset, SCRIPTS)) + "\n})();"
-    style = read_asset("style.css")
+    data = [page_data(run, limits if one else PageLimits(0, 0, 0)) for run in runs]
     names = list(dict.fromkeys(f"{run.about('task')} in {run.about('model')}" for run in runs))
-    library = get_plotlyjs()
-    return (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            version=__version__,
-            title=names[0] if one else f"{len(runs)} circuits: {', '.join(names)}",
-            subtitle=_subtitle(runs),
-            policy=policy([library, script], [style, *library_styles(library)]),
-            sections=_sections(data[0]) if one else _COMPARE_SECTIONS,
-            runs=[_facts(run, found) for run, found in zip(runs, data, strict=True)],
-            style=Markup(style),
-            data=Markup(script_json({"runs": data})),
-            library=Markup(library),
-            script=Markup(script),
-        )
+    return render_page(
+        "report.html.j2",
+        SCRIPTS,
+        {"runs": data},
+        title=names[0] if one else f"{len(runs)} circuits: {', '.join(names)}",
+        subtitle=_subtitle(runs),
+        sections=_sections(data[0]) if one else _COMPARE_SECTIONS,
+        runs=[_facts(run, found) for run, found in zip(runs, data, strict=True)],
     )
 
 

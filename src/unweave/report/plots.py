@@ -37,7 +37,7 @@ STYLE: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Look:
+class PlotOptions:
     """How to draw.
 
     Args:
@@ -55,7 +55,7 @@ class Look:
     relevance: bool = False
 
 
-def save(run: ShownRun, figure: str, path: Path, look: Look | None = None) -> None:
+def save(run: ShownRun, figure: str, path: Path, options: PlotOptions | None = None) -> None:
     """Draws one of `FIGURES` into a file.
 
     Raises:
@@ -69,13 +69,13 @@ def save(run: ShownRun, figure: str, path: Path, look: Look | None = None) -> No
         raise UnweaveError(
             "figures need matplotlib, which is not installed: pip install 'unweave[plots]'"
         ) from None
-    look = look or Look()
+    options = options or PlotOptions()
     draw, aspect = FIGURES[figure]
     cycle = cycler(linestyle=DASHES) * cycler(color=COLOURS)
     style: Any = {**STYLE, "axes.prop_cycle": cycle}
     with rc_context(style):
-        canvas = Figure(figsize=(look.width, look.width * aspect), layout="constrained")
-        draw(run, canvas.add_subplot(), look)
+        canvas = Figure(figsize=(options.width, options.width * aspect), layout="constrained")
+        draw(run, canvas.add_subplot(), options)
         # Without a date, the same run gives the same file.
         dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
         try:
@@ -89,7 +89,7 @@ def _missing(run: ShownRun, what: str) -> UnweaveError:
     return UnweaveError(f"{run.folder} holds no {what}: run unweave evaluate {run.folder} first")
 
 
-def _faithfulness(run: ShownRun, axes: "Axes", look: Look) -> None:
+def _faithfulness(run: ShownRun, axes: "Axes", options: PlotOptions) -> None:
     evaluation, drawn = run.evaluation, False
     curve = (evaluation.get("curves") or {}).get(evaluation.get("ablation"))
     own = run.record.get("curve") or run.record.get("edge_curve") or {}
@@ -152,7 +152,7 @@ def _points(x: Sequence[Any], y: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     return [a for a, _ in kept], [b for _, b in kept]
 
 
-def _roc(run: ShownRun, axes: "Axes", look: Look) -> None:
+def _roc(run: ShownRun, axes: "Axes", options: PlotOptions) -> None:
     found = {n: r for n, r in (run.evaluation.get("roc") or {}).items() if r.get("points")}
     if not found:
         raise UnweaveError(
@@ -168,7 +168,7 @@ def _roc(run: ShownRun, axes: "Axes", look: Look) -> None:
     axes.legend(loc="lower right")
 
 
-def _random_circuits(run: ShownRun, axes: "Axes", look: Look) -> None:
+def _random_circuits(run: ShownRun, axes: "Axes", options: PlotOptions) -> None:
     test = run.evaluation.get("random_circuits")
     if not test:
         raise _missing(run, "test against random circuits")
@@ -185,17 +185,17 @@ def _random_circuits(run: ShownRun, axes: "Axes", look: Look) -> None:
     axes.legend(loc="lower left")
 
 
-def _heatmap(run: ShownRun, axes: "Axes", look: Look) -> None:
+def _heatmap(run: ShownRun, axes: "Axes", options: PlotOptions) -> None:
     found = node_layout(run.ranking, run.example)
     steps = run.rounds
-    if steps and look.round > len(steps):
-        raise UnweaveError(f"--round {look.round}: the run had {len(steps)} rounds")
-    step = steps[look.round - 1] if steps else {"targets": ["logits"]}
+    if steps and options.round > len(steps):
+        raise UnweaveError(f"--round {options.round}: the run had {len(steps)} rounds")
+    step = steps[options.round - 1] if steps else {"targets": ["logits"]}
     values, signed = run.relevance(step)
-    wanted = next((p for p in found.positions if str(p) == look.position), None)
-    if look.position is not None and wanted is None:
+    wanted = next((p for p in found.positions if str(p) == options.position), None)
+    if options.position is not None and wanted is None:
         known = ", ".join(map(str, found.positions)) or "none, nodes stand for all positions"
-        raise UnweaveError(f"no position {look.position!r} in this run: {known}")
+        raise UnweaveError(f"no position {options.position!r} in this run: {known}")
     grid = head_grid(values, found, wanted)
     names = column_names(found)
     if not names or not grid:
@@ -219,13 +219,13 @@ def _scale(run: ShownRun, signed: bool) -> str:
     return f"score ({_short(metric)})" if signed else "relevance (magnitude)"
 
 
-def _circuit(run: ShownRun, axes: "Axes", look: Look) -> None:
+def _circuit(run: ShownRun, axes: "Axes", options: PlotOptions) -> None:
     from matplotlib.patches import FancyArrowPatch
 
-    chosen = list(run.ranking[: look.nodes or run.circuit.size])
+    chosen = list(run.ranking[: options.nodes or run.circuit.size])
     found = node_layout(run.ranking, run.example)
     spots = {s: _spot(found.by_site[s], found) for s in chosen if s in found.by_site}
-    untested = _strongest(run, spots, 80) if look.relevance else []
+    untested = _strongest(run, spots, 80) if options.relevance else []
     lines = [(s, t, part, GREY) for s, t, part in untested]
     lines += [(s, t, part, _colour(value)) for s, t, value, part in _edges(run, spots)]
     for source, target, part, colour in lines:
@@ -307,7 +307,7 @@ def _strongest(run: ShownRun, spots: Mapping[str, Any], most: int) -> list[tuple
     return [(s, t, value / top) for s, t, value in reversed(pairs[:most])]
 
 
-FIGURES: Mapping[str, tuple[Callable[[ShownRun, "Axes", Look], None], float]] = {
+FIGURES: Mapping[str, tuple[Callable[[ShownRun, "Axes", PlotOptions], None], float]] = {
     "roc": (_roc, 1.0),
     "faithfulness": (_faithfulness, 0.7),
     "random_circuits": (_random_circuits, 0.7),

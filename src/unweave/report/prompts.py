@@ -138,7 +138,7 @@ def _bytes(pattern: Float[Tensor, "query key"]) -> str:
     return base64.b64encode(levels.contiguous().numpy().tobytes()).decode("ascii")
 
 
-def telling_query(pattern: Float[Tensor, "query key"]) -> int:
+def informative_query(pattern: Float[Tensor, "query key"]) -> int:
     """The query that looks most at a token other than itself and the first, where heads rest."""
     away = pattern.clone()
     away.fill_diagonal_(0.0)

@@ -4,19 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
-
-from unweave import __version__
 from unweave.experiments.reproduction.subjects import PAPER
-from unweave.report.single_file import (
-    environment,
-    library_styles,
-    policy,
-    read_asset,
-    script_json,
-    write_page,
-)
+from unweave.report.single_file import render_page, write_page
 
 _PAPER_MODELS = {one.task: one.model for one in PAPER}
 SCRIPTS = ("base.js", "chart.js", "theme.js", "reproduce.js")
@@ -40,23 +29,14 @@ def reproduction_page(record: Mapping[str, Any]) -> str:
         for one in record["subjects"]
         if not one.get("parts")
     ]
-    script = "(() => {\n'use strict';\n" + "\n".join(map(read_asset, SCRIPTS)) + "\n})();"
-    style, library = read_asset("style.css"), get_plotlyjs()
-    return (
-        environment()
-        .get_template("reproduce.html.j2")
-        .render(
-            version=__version__,
-            policy=policy([library, script], [style, *library_styles(library)]),
-            missing=missing,
-            told=_told(run),
-            overview=[row for one in run for row in _overview(one)],
-            subjects=[_subject(one, record) for one in run],
-            style=Markup(style),
-            data=Markup(script_json({"subjects": [_figures(one) for one in run]})),
-            library=Markup(library),
-            script=Markup(script),
-        )
+    return render_page(
+        "reproduce.html.j2",
+        SCRIPTS,
+        {"subjects": [_figures(one) for one in run]},
+        missing=missing,
+        told=_told(run),
+        overview=[row for one in run for row in _overview(one)],
+        subjects=[_subject(one, record) for one in run],
     )
 
 

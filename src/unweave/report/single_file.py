@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
+from unweave import __version__
 from unweave.errors import UnweaveError
 
 
@@ -22,6 +25,33 @@ def environment() -> Environment:
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
+    )
+
+
+def render_page(
+    template: str, scripts: Sequence[str], data: Mapping[str, Any], **values: Any
+) -> str:
+    """A page with its style sheet, scripts, plotly and data inside.
+
+    Args:
+        template, scripts: Names of files of the folder `page`.
+        data: What the scripts draw.
+        values: What else the template shows.
+    """
+    script = "(() => {\n'use strict';\n" + "\n".join(map(read_asset, scripts)) + "\n})();"
+    style, library = read_asset("style.css"), get_plotlyjs()
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            version=__version__,
+            policy=policy([library, script], [style, *library_styles(library)]),
+            style=Markup(style),
+            data=Markup(script_json(data)),
+            library=Markup(library),
+            script=Markup(script),
+            **values,
+        )
     )
 
 

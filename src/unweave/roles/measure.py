@@ -22,7 +22,7 @@ from unweave.roles.interventions import (
     swap_tokens,
     without_feeders,
 )
-from unweave.roles.measurements import Figure, Measurements, Shift
+from unweave.roles.measurements import MOST_NAMED, NAMED, Figure, Measurements, Shift
 from unweave.roles.positions import (
     along,
     by_label,
@@ -46,8 +46,7 @@ from unweave.sites import HEAD_KINDS, Point, Site, parse
 
 Index = Int[Tensor, " batch"]
 
-NAMED = 0.1  # share of an input, in favour or against, from which a feeder is named
-MOST_NAMED = 3
+KINDS = ("z", "mlp")  # what roles are defined for: heads and MLPs
 _COPIES = 0.3  # |copying| from which the attended token is swapped
 _LEAST_PROMPTS = 4
 
@@ -86,7 +85,7 @@ def checked_nodes(model: Model, nodes: Sequence[Site | str]) -> tuple[Site, ...]
         raise UnweaveError("no node to explain: give the sites of a circuit, such as a9.h6")
     for site in sites:
         model.check_site(site)
-        if site.point.kind not in ("z", "mlp"):
+        if site.point.kind not in KINDS:
             raise UnweaveError(f"{site} is neither a head nor an MLP: roles are for those")
     return tuple(sorted(sites, key=lambda site: (site.point.depth, site.unit or 0)))
 

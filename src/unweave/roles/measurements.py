@@ -79,6 +79,27 @@ class Shift:
     prompts: float
 
 
+NAMED = 0.1  # share of an input, in favour or against, from which a feeder is named
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Feeder:
+    """An upstream node that one input of a node comes from.
+
+    Args:
+        input: "q", "k" or "v"; "" of an MLP.
+        share: Of the input, by decomposition.
+        held: Whether the node's output falls when its named feeders' share is taken out of this
+            input; None where that was not run.
+    """
+
+    source: str
+    input: str
+    share: float
+    held: bool | None
+
+
 @dataclass(frozen=True)
 class Measurements:
     """What was measured of one node; every field has its definition where it is computed.
@@ -128,6 +149,25 @@ class Measurements:
     @property
     def direct_share(self) -> float:
         return self.direct.mean / self.effect.mean if self.effect.mean else math.nan
+
+    @property
+    def writes(self) -> float | None:
+        """The direct effect over |m(M) − m(∅)|; None where that is not clear of chance."""
+        if not self.direct.clear or not self.effect.size:
+            return None
+        return self.direct.mean * self.effect_share / self.effect.size
+
+    @property
+    def feeders(self) -> tuple[Feeder, ...]:
+        """The nodes that its inputs come from, the largest share of each input first."""
+        found = []
+        for branch, shares in self.feeds.items():
+            nodes = [name for name in shares if abs(shares[name]) >= NAMED and "embed" not in name]
+            nodes.sort(key=lambda name: -abs(shares[name]))
+            moved = self.moved.get(branch)
+            held = None if moved is None else moved.held
+            found += [Feeder(name, branch, shares[name], held) for name in nodes[:MOST_NAMED]]
+        return tuple(found)
 
     @property
     def shift(self) -> tuple[str, Shift] | None:

@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 
 from unweave.roles.definitions import Check
-from unweave.roles.measure import MOST_NAMED, NAMED
-from unweave.roles.measurements import Figure, Measurements
+from unweave.roles.measurements import MOST_NAMED, Figure, Measurements
 from unweave.roles.positions import ELSEWHERE
 
 _BRANCHES = {"q": "query", "k": "key", "v": "value", "": "output"}
@@ -93,8 +92,8 @@ def _checked(checks: Sequence[Check]) -> str:
 def _feeds(node: Measurements) -> list[str]:
     parts = []
     for branch, shares in node.feeds.items():
-        named = [(n, x) for n, x in shares.items() if abs(x) >= NAMED and "embed" not in n]
-        nodes = [f"{name} ({share:.0%})" for name, share in named[:MOST_NAMED]]
+        feeders = [feeder for feeder in node.feeders if feeder.input == branch]
+        nodes = [f"{feeder.source} ({feeder.share:.0%})" for feeder in feeders]
         tokens = [
             f"the token at `{name.partition('@')[2]}` ({share:.0%})"
             for name, share in shares.items()
@@ -105,7 +104,7 @@ def _feeds(node: Measurements) -> list[str]:
         words = f"its {_BRANCHES[branch]} comes from {_and([*nodes, *tokens[:MOST_TOKENS]])}"
         if (moved := node.moved.get(branch)) is not None:
             outcome = "held" if moved.held else "did not hold"
-            which = _and([name for name, _ in named[:MOST_NAMED]])
+            which = _and([feeder.source for feeder in feeders])
             change = f"falls by {moved.output:.0%}" if moved.output > 0 else "does not fall"
             words += f" (checked: without {which} there its output {change}: {outcome})"
         parts.append(words)

@@ -7,26 +7,18 @@ all at the clean run, summed over positions, averaged over examples. v is the qu
 of one head, an MLP or the logits, and out_u what node u adds to the residual stream.
 """
 
-import torch
-
 from unweave.circuits import EdgeScores, Scores
 from unweave.graph import graph_of
 from unweave.options import Options
 from unweave.scores.edges import EdgeGradients, contributions, edge_parts, matrix_of
-from unweave.scores.gradients import differences, metric_gradients, node_products, parts
+from unweave.scores.gradients import gradient_products
 from unweave.scores.problem import Problem
 from unweave.scores.score import Score, edge_scores, node_scores, scores
 
 
 def score(problem: Problem, options: Options) -> Scores:
     """One forward and one backward pass for all nodes."""
-    model, columns = problem.model, []
-    for part in parts(len(problem.batch), model.network.device):
-        batch, ablation = problem.batch.select(part), problem.ablation.select(part)
-        gradients, values, _ = metric_gradients(model, batch, problem.points)
-        deltas = differences(values, ablation, batch)
-        columns.append(node_products(problem, gradients, deltas, batch))
-    return node_scores(problem, torch.cat(columns, 1), score="eap")
+    return node_scores(problem, gradient_products(problem), score="eap")
 
 
 def score_edges(problem: Problem, options: Options) -> EdgeScores:

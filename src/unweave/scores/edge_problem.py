@@ -5,7 +5,7 @@ what all nodes, and the embedding, write at their ablation.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from jaxtyping import Float
@@ -28,14 +28,9 @@ class EdgeProblem(Runs[str]):
         nodes: Every edge that a circuit may hold, `a0.h0->a5.h1<q>`.
         ablation: What a node writes for a reader that lacks its edge; holds values at
             `unweave.graph.graph_points(model)`.
-        draw: Draws the same problem on prompts of another part ("discover", "check") or number;
-            None where there are no others.
+        draw: As a `Problem`'s.
     """
 
-    model: Model
-    batch: Batch
-    nodes: tuple[str, ...]
-    ablation: Ablation
     draw: "Callable[[str, int], EdgeProblem] | None" = None
 
     @staticmethod
@@ -50,11 +45,6 @@ class EdgeProblem(Runs[str]):
     @cached_property
     def graph(self) -> Graph:
         return graph_of(self.model, post_norms=False)
-
-    def select(self, examples: slice) -> "EdgeProblem":
-        """The problem on a part of its prompts."""
-        batch, ablation = self.batch.select(examples), self.ablation.select(examples)
-        return replace(self, batch=batch, ablation=ablation, draw=None)
 
     def metric(self, circuits: Sequence[Sequence[str]]) -> Float[Tensor, "circuit batch"]:
         """The metric of each circuit, by one edge-patched run each."""
@@ -71,16 +61,16 @@ class EdgeProblem(Runs[str]):
         )
 
     def effects(
-        self, circuit: Sequence[str], edges: Sequence[str], faded: float = 0.0
+        self, circuit: Sequence[str], edges: Sequence[str], removed_share: float = 0.0
     ) -> Float[Tensor, "part edge"]:
         """To first order what each edge adds to the circuit's metric, by parts of the prompts.
 
         Args:
-            faded: The part of every kept edge that is removed.
+            removed_share: The part of every kept edge that is removed.
         """
-        places = self.graph.places
-        active = tuple(sorted({places[name][1] for name in (*circuit, *edges)}))
+        index = self.graph.index
+        active = tuple(sorted({index[name][1] for name in (*circuit, *edges)}))
         removed = self.graph.removed([circuit])
-        found = edge_effects(self.model, self.batch, removed, self.ablation, active, faded)
-        rows, columns = zip(*(places[name] for name in edges), strict=True)
+        found = edge_effects(self.model, self.batch, removed, self.ablation, active, removed_share)
+        rows, columns = zip(*(index[name] for name in edges), strict=True)
         return found[:, list(rows), list(columns)]

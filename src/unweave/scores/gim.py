@@ -15,7 +15,6 @@ which one part hides the effect of another:
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -27,25 +26,18 @@ from unweave.model.algebra import (
     attention_scores,
     masked_scores,
 )
-from unweave.model.weights import Activation, Norm
+from unweave.model.weights import Activation
 from unweave.options import Option, Options
-from unweave.scores.gradients import Tap, differences, metric_gradients, node_products, parts
+from unweave.scores.gradients import HeldScales, gradient_products
 from unweave.scores.problem import Problem
 from unweave.scores.score import Score, node_scores, scores
 
 
 @dataclass(eq=False)
-class Modified(Tap):
+class Modified(HeldScales):
     """The model's values with GIM's derivatives."""
 
     temperature: float = 2.0
-
-    def norm(self, x: Tensor, w: Norm, place: str) -> Tensor:
-        if w.kind == "layer":
-            x = x - x.mean(-1, keepdim=True)
-        x = x * torch.rsqrt(x.detach().pow(2).mean(-1, keepdim=True) + w.eps)
-        x = x if w.gain is None else x * w.gain
-        return x if w.bias is None else x + w.bias
 
     def gate(self, gate: Tensor, up: Tensor, f: Activation, place: str) -> Tensor:
         return activate(_weighted(gate, 0.5), f) * _weighted(up, 0.5)
@@ -66,15 +58,9 @@ def _weighted(x: Float[Tensor, "*shape"], share: float) -> Float[Tensor, "*shape
 
 def score(problem: Problem, options: Options) -> Scores:
     """One forward and one backward pass for all nodes."""
-    model, columns = problem.model, []
     algebra = partial(Modified, temperature=options["temperature"])
-    for part in parts(len(problem.batch), model.network.device):
-        batch, ablation = problem.batch.select(part), problem.ablation.select(part)
-        gradients, values, _ = metric_gradients(model, batch, problem.points, algebra=algebra)
-        deltas = differences(values, ablation, batch)
-        columns.append(node_products(problem, gradients, deltas, batch))
     about = {"score": "gim", "temperature": str(options["temperature"])}
-    return node_scores(problem, torch.cat(columns, 1), **about)
+    return node_scores(problem, gradient_products(problem, algebra), **about)
 
 
 scores.register("gim")(

@@ -13,6 +13,7 @@ from unweave.cost import with_backward
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import Stream, stages
+from unweave.model.weights import Norm
 from unweave.patching.circuits import Patch, read_positions
 from unweave.patching.graphs import captures, replayed
 from unweave.scores.problem import Problem
@@ -46,6 +47,18 @@ class Tap(Patch):
         self.computed[point] = x.detach()
         self.taps[point] = tracked(super().at(x, point))
         return self.taps[point]
+
+
+@dataclass(eq=False)
+class HeldScales(Tap):
+    """The model's values; to the backward pass the scale 1/σ of a norm is a constant."""
+
+    def norm(self, x: Tensor, w: Norm, place: str) -> Tensor:
+        if w.kind == "layer":
+            x = x - x.mean(-1, keepdim=True)
+        x = x * torch.rsqrt(x.detach().pow(2).mean(-1, keepdim=True) + w.eps)
+        x = x if w.gain is None else x * w.gain
+        return x if w.bias is None else x + w.bias
 
 
 def tracked(x: Tensor) -> Tensor:
@@ -142,6 +155,19 @@ def ablation_of(
     """The ablation of an activation that holds all positions, or only the one that is read."""
     cut = x.shape[1] < side_of(point, batch.clean).mask.shape[1]
     return ablation.at(point, x, batch.readout.read[:, None] if cut else None)
+
+
+def gradient_products(
+    problem: Problem, algebra: Callable[..., Tap] = Tap
+) -> Float[Tensor, "node batch"]:
+    """⟨∂m/∂z_u, z_u − μ_u⟩ of every node u at the clean run, in the algebra's derivatives."""
+    model, columns = problem.model, []
+    for part in parts(len(problem.batch), model.network.device):
+        batch, ablation = problem.batch.select(part), problem.ablation.select(part)
+        gradients, values, _ = metric_gradients(model, batch, problem.points, algebra=algebra)
+        deltas = differences(values, ablation, batch)
+        columns.append(node_products(problem, gradients, deltas, batch))
+    return torch.cat(columns, 1)
 
 
 def node_products(

@@ -51,7 +51,7 @@ def score(problem: Problem, options: Options) -> Scores:
 
     references = [part.reference for part in pieces]
     logits = _learn(problem, options, (len(problem.nodes),), references, measure)
-    return node_scores(problem, open_chance(logits)[:, None], score="masks")
+    return node_scores(problem, open_probability(logits)[:, None], score="masks")
 
 
 def score_edges(problem: Problem, options: Options) -> EdgeScores:
@@ -70,7 +70,7 @@ def score_edges(problem: Problem, options: Options) -> EdgeScores:
 
     shape = (len(graph.destinations), len(graph.sources))
     logits = _learn(problem, options, shape, references, measure, graph.mask)
-    return edge_scores(problem, graph, open_chance(logits), score="masks")
+    return edge_scores(problem, graph, open_probability(logits), score="masks")
 
 
 def _node_parts(problem: Problem) -> list[slice]:
@@ -110,7 +110,7 @@ def _learn(
             piece = step % len(references)
             gates = drawn_gates(logits, torch.rand(shape, generator=draw))
             gap = (measure(piece, gates) - references[piece].full) / scale
-            kept = open_chance(logits)[real.to(logits.device)].mean()
+            kept = open_probability(logits)[real.to(logits.device)].mean()
             loss = gap.square().mean() + options["sparsity"] * (step + 1) / steps * kept
             adam.zero_grad()
             loss.backward()
@@ -127,15 +127,15 @@ def drawn_gates(logits: Gates, uniform: Float[Tensor, "*shape"]) -> Gates:
     return (soft * (_ZETA - _GAMMA) + _GAMMA).clamp(0, 1)
 
 
-def open_chance(logits: Gates) -> Gates:
-    """P(g > 0): the chance that a gate is not closed."""
+def open_probability(logits: Gates) -> Gates:
+    """P(g > 0): the probability that a gate is not closed."""
     return torch.sigmoid(logits - _BETA * math.log(-_GAMMA / _ZETA))
 
 
 scores.register("masks")(
     Score(
         "masks",
-        "learned hard-concrete gates: the chance that each stays open",
+        "learned hard-concrete gates: the probability that each stays open",
         score,
         {
             "steps": Option(120, "steps of training, a forward and a backward pass each", low=1),

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -82,13 +82,17 @@ class Reference:
 
 
 N = TypeVar("N", bound=Hashable)  # what circuits are made of
+R = TypeVar("R", bound="Runs[Any]")
 
 
+@dataclass(frozen=True, eq=False)
 class Runs(ABC, Generic[N]):
     """Circuits of one behaviour as runs, whatever they are made of: nodes, or edges.
 
     Args:
+        batch: Prompts with a metric.
         nodes: Everything that a circuit may hold.
+        ablation: What replaces whatever a circuit does not hold.
     """
 
     model: Model
@@ -104,9 +108,10 @@ class Runs(ABC, Generic[N]):
     def flipped(self, circuit: Sequence[N], nodes: Sequence[N]) -> Float[Tensor, "node batch"]:
         """The metric of a circuit without each of its own nodes, and with each of the others."""
 
-    @abstractmethod
-    def select(self, examples: slice) -> "Runs[N]":
+    def select(self: R, examples: slice | Int[Tensor, " n"]) -> R:
         """The same on a part of the prompts."""
+        batch, ablation = self.batch.select(examples), self.ablation.select(examples)
+        return replace(self, batch=batch, ablation=ablation, draw=None)
 
     @cached_property
     def reference(self) -> Reference:
@@ -135,10 +140,6 @@ class Problem(Runs[Site]):
             None where there are no others.
     """
 
-    model: Model
-    batch: Batch
-    nodes: tuple[Site, ...]
-    ablation: Ablation
     draw: "Callable[[str, int], Problem] | None" = None
 
     @cached_property
@@ -150,11 +151,6 @@ class Problem(Runs[Site]):
     def reference(self) -> Reference:
         """The whole model, nothing ablated, and the empty circuit."""
         return Reference(self._circuits([()], ())[0], self.metric([()])[0])
-
-    def select(self, examples: slice | Int[Tensor, " n"]) -> "Problem":
-        """The problem on a part of its prompts."""
-        batch, ablation = self.batch.select(examples), self.ablation.select(examples)
-        return replace(self, batch=batch, ablation=ablation, draw=None)
 
     def metric(self, circuits: Sequence[Sequence[Site]]) -> Float[Tensor, "circuit batch"]:
         """The metric of each circuit, all else ablated at the nodes' points.

@@ -16,23 +16,16 @@ from torch import Tensor
 
 from unweave.circuits import Scores
 from unweave.model.algebra import Scoring, activate, attention_mix, attention_scores, pattern_of
-from unweave.model.weights import Activation, Norm
+from unweave.model.weights import Activation
 from unweave.options import Options
-from unweave.scores.gradients import Tap, differences, metric_gradients, node_products, parts
+from unweave.scores.gradients import HeldScales, gradient_products
 from unweave.scores.problem import Problem
 from unweave.scores.score import Score, node_scores, scores
 
 
 @dataclass(eq=False)
-class Relevant(Tap):
+class Relevant(HeldScales):
     """The model's values; its derivatives are the coefficients of layer-wise relevance."""
-
-    def norm(self, x: Tensor, w: Norm, place: str) -> Tensor:
-        if w.kind == "layer":
-            x = x - x.mean(-1, keepdim=True)
-        x = x * torch.rsqrt(x.detach().pow(2).mean(-1, keepdim=True) + w.eps)
-        x = x if w.gain is None else x * w.gain
-        return x if w.bias is None else x + w.bias
 
     def activation(self, x: Tensor, f: Activation, place: str) -> Tensor:
         return x * _ratio(x.detach(), f)
@@ -54,13 +47,7 @@ def _ratio(x: Float[Tensor, "*shape"], f: Activation) -> Float[Tensor, "*shape"]
 
 def score(problem: Problem, options: Options) -> Scores:
     """One forward and one backward pass for all nodes."""
-    model, columns = problem.model, []
-    for part in parts(len(problem.batch), model.network.device):
-        batch, ablation = problem.batch.select(part), problem.ablation.select(part)
-        gradients, values, _ = metric_gradients(model, batch, problem.points, algebra=Relevant)
-        deltas = differences(values, ablation, batch)
-        columns.append(node_products(problem, gradients, deltas, batch))
-    return node_scores(problem, torch.cat(columns, 1), score="relp")
+    return node_scores(problem, gradient_products(problem, Relevant), score="relp")
 
 
 scores.register("relp")(Score("relp", "relevance coefficients × difference", score))

@@ -30,8 +30,15 @@ from unweave.patching.edges import run_edges
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.problem import Problem, Runs
 from unweave.scores.score import edge_scores
-from unweave.search.loss import Loss
-from unweave.search.search import Finding, Round, SavedState, Search, searches
+from unweave.search.search import (
+    Finding,
+    Names,
+    Round,
+    SavedState,
+    Search,
+    measured_round,
+    searches,
+)
 from unweave.sites import Site, parse
 
 C = TypeVar("C", bound=Hashable)
@@ -156,28 +163,14 @@ def _without(nodes: Sequence[Site], gone: set[Site]) -> tuple[Site, ...]:
 
 
 def find_edges(
-    problem: EdgeProblem,
-    scores: EdgeScores,
-    nodes: Sequence[str],
-    options: Options,
-    checkpoint: SavedState,
+    problem: EdgeProblem, scores: EdgeScores, nodes: Names, options: Options, checkpoint: SavedState
 ) -> Finding:
     """All edges, from the logits back; neither scores nor nodes matter to this search."""
     rated = prune_edges(problem, options)
     values = dict(zip(rated.edges, rated.values.tolist(), strict=True))
     ranking = tuple(rated.ranking())
     circuit = tuple(edge for edge in ranking if values[edge] >= options["tau"])
-    metric, loss = problem.metric([circuit]), Loss.of(problem)
-    record = Round(
-        targets=("logits",),
-        relevance=values,
-        selected=problem.nodes,
-        steps=(),
-        circuit=circuit,
-        dropped=tuple(edge for edge in ranking if values[edge] < options["tau"]),
-        loss=float(loss(metric)[0]),
-        faithfulness=float(loss.faithfulness(metric)[0]),
-    )
+    record = measured_round(problem, circuit, values, ranking, selected=problem.nodes)
     return Finding(circuit, ranking, (record,))
 
 

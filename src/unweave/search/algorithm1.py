@@ -28,8 +28,9 @@ from unweave.search.search import (
     SavedState,
     Search,
     Step,
+    measured_round,
+    read_rounds,
     searches,
-    step_from_dict,
 )
 from unweave.sites import Site, parse
 
@@ -126,17 +127,10 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
         before = () if last is None else tuple(map(parse, last.circuit))
         joined = (*before, *chosen)
         kept = _prune(problem, joined, loss, state, checkpoint) if options["prune"] else joined
-        metric = problem.metric([kept])
+        relevance = dict(zip(scores.sources, values.tolist(), strict=True))
         state.rounds.append(
-            Round(
-                targets=tuple(targets),
-                relevance=dict(zip(scores.sources, values.tolist(), strict=True)),
-                selected=tuple(map(str, chosen)),
-                steps=tuple(state.steps),
-                circuit=tuple(map(str, kept)),
-                dropped=tuple(str(node) for node in joined if node not in set(kept)),
-                loss=float(loss(metric)[0]),
-                faithfulness=float(loss.faithfulness(metric)[0]),
+            measured_round(
+                problem, kept, relevance, joined, targets, selected=chosen, steps=state.steps
             )
         )
         state.steps, state.cursor, state.changed = [], 0, False
@@ -155,9 +149,7 @@ def _read(checkpoint: SavedState) -> _State:
     record = checkpoint.load()
     if record is None:
         return _State()
-    rounds = [Round.from_dict(one) for one in record["rounds"]]
-    steps = [step_from_dict(step) for step in record["steps"]]
-    return _State(rounds, steps, record["cursor"], record["changed"])
+    return _State(*read_rounds(record), record["cursor"], record["changed"])
 
 
 def _finished(problem: Problem, scores: Scores, state: _State, options: Options) -> bool:

@@ -13,36 +13,10 @@ from unweave.scores.problem import Problem
 from unweave.search.loss import Loss
 from unweave.search.race import race
 from unweave.search.search import Step
+from unweave.search.settings import SEARCH
 from unweave.sites import Site
 
-
-@dataclass(frozen=True)
-class DescentSettings:
-    """Constants of elimination; docs/rules.md has the study behind each.
-
-    Args:
-        tried: How many nodes an estimate proposes for leaving.
-        blocks: One node in this many leaves at once, the larger block first.
-        good: A block may leave if its nodes are worth no more than their price, or the loss stays
-            below this.
-        margin: Past the best circuit by this much, the way down ends.
-        returning: How many of the nodes that left last may come back.
-        halvings: How often a price may be halved at which no circuit is faithful.
-        smallest_pool: Models with fewer nodes are searched whole.
-        rounding: A smaller difference in loss may be float32's.
-    """
-
-    tried: int = 4
-    blocks: tuple[int, ...] = (4, 8)
-    good: float = 0.2
-    margin: float = 0.1
-    returning: int = 8
-    halvings: int = 2
-    smallest_pool: int = 12
-    rounding: float = 1e-6
-
-
-SETTINGS = DescentSettings()
+SETTINGS = SEARCH.descent
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +76,16 @@ class Descent:
             both = self._step(nodes, tuple(best))
             if both.loss <= present + 2 * self.price:
                 return both
-        return self._step(nodes, tuple(best[:1]))
+        return self._step(nodes, tuple(best[:1]), heats.whole(heats.order[0]))
 
-    def _step(self, nodes: tuple[Site, ...], removed: tuple[Site, ...]) -> Step:
+    def _step(
+        self,
+        nodes: tuple[Site, ...],
+        removed: tuple[Site, ...],
+        metric: Float[Tensor, "1 batch"] | None = None,
+    ) -> Step:
         left = tuple(node for node in nodes if node not in set(removed))
-        metric = self.problem.metric([left])
+        metric = self.problem.metric([left]) if metric is None else metric
         loss, faithfulness = float(self.loss(metric)[0]), float(self.loss.faithfulness(metric)[0])
         names = tuple(map(str, removed))
         return Step(len(left), loss, faithfulness, names, len(metric[0]), self.blocks)

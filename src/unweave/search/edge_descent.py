@@ -11,37 +11,9 @@ import torch
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.loss import Loss
 from unweave.search.search import Step
+from unweave.search.settings import SEARCH
 
-
-@dataclass(frozen=True)
-class EdgeSettings:
-    """Constants of the elimination of edges.
-
-    Args:
-        faded: Effects are taken at the circuit with this part of every edge removed, and added up.
-        blocks: One edge in this many leaves at once; the largest block that may leave goes.
-        block_price: A block may cost this part of its price: within it, edges that are needed must
-            not hide behind those that are not.
-        patience: How many times in a row no block may leave before single edges are tried.
-        tried: How many edges are tried in one batch of single changes.
-        estimated: On how many prompts effects to first order are taken, at most: they only propose.
-        passes: How often edges that were needed are tried again, once others have left.
-        rounding: A smaller difference in loss may be float32's.
-        path: How many circuits of the way down the last check looks at.
-    """
-
-    faded: tuple[float, ...] = (0.0, 0.35, 0.7)
-    blocks: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-    block_price: float = 0.1
-    patience: int = 12
-    tried: int = 32
-    estimated: int = 16
-    passes: int = 3
-    rounding: float = 1e-6
-    path: int = 12
-
-
-SETTINGS = EdgeSettings()
+SETTINGS = SEARCH.edges
 
 
 @dataclass(eq=False)
@@ -72,7 +44,7 @@ class EdgeState:
     steps: list[Step] = field(default_factory=list)
     ranking: list[str] = field(default_factory=list)
 
-    def go_on(self, phase: str) -> None:
+    def begin(self, phase: str) -> None:
         """Begins another phase."""
         self.phase, self.passes, self.changed = phase, 0, False
         self.held, self.untried = [], []
@@ -180,7 +152,7 @@ class EdgeDescent:
         """Edges by the size of what they do to the circuit to first order, the smallest first."""
         circuit = self.state.circuit if circuit is None else circuit
         some = self.problem.select(slice(0, SETTINGS.estimated))
-        taken = [some.effects(circuit, edges, part) for part in SETTINGS.faded]
+        taken = [some.effects(circuit, edges, part) for part in SETTINGS.removed_shares]
         effects = torch.stack(taken).abs().mean((0, 1))
         return [edges[int(i)] for i in torch.argsort(effects, stable=True)]
 

@@ -5,23 +5,17 @@ the tolerance. 2. Between it and the size before, the smallest such k is found b
 none is faithful, the k nearest to it is taken. Nothing is reordered: the ranking is the scores'.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from unweave.circuits import EdgeScores
 from unweave.options import Options
 from unweave.scores.edge_problem import EdgeProblem
-from unweave.search.loss import Loss
-from unweave.search.search import Finding, Round, SavedState
-
-_GROWTH = 1.25
+from unweave.search.search import Finding, Names, SavedState, measured_round
+from unweave.search.settings import SEARCH
 
 
 def find_edges(
-    problem: EdgeProblem,
-    scores: EdgeScores,
-    nodes: Sequence[str],
-    options: Options,
-    checkpoint: SavedState,
+    problem: EdgeProblem, scores: EdgeScores, nodes: Names, options: Options, checkpoint: SavedState
 ) -> Finding:
     """Tries the prefixes of the ranking."""
     allowed = set(problem.graph.among(nodes)) if nodes else set(problem.nodes)
@@ -36,18 +30,8 @@ def find_edges(
     best = options["size"] or _smallest(len(ranking), near)
     if best is None:
         best = min(seen, key=lambda size: (seen[size], size))
-    circuit, loss = tuple(ranking[:best]), Loss.of(problem)
-    metric = problem.metric([circuit])
-    record = Round(
-        targets=("logits",),
-        relevance={},
-        selected=circuit,
-        steps=(),
-        circuit=circuit,
-        dropped=(),
-        loss=float(loss(metric)[0]),
-        faithfulness=float(loss.faithfulness(metric)[0]),
-    )
+    circuit = tuple(ranking[:best])
+    record = measured_round(problem, circuit, {}, circuit)
     others = [edge for edge in scores.ranking() if edge not in set(circuit)]
     return Finding(circuit, (*circuit, *others), (record,))
 
@@ -57,7 +41,7 @@ def _smallest(count: int, near: Callable[[int], bool]) -> int | None:
     while not near(size):
         if size >= count:
             return None
-        below, size = size, min(count, max(size + 1, int(_GROWTH * size)))
+        below, size = size, min(count, max(size + 1, int(SEARCH.top.growth * size)))
     while size - below > 1:
         middle = (below + size) // 2
         below, size = (below, middle) if near(middle) else (middle, size)

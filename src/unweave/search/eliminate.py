@@ -12,7 +12,8 @@ they left, or so that faithfulness stays near 1 (`order=measured`).
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -26,6 +27,7 @@ from unweave.search.descent import SETTINGS, Descent
 from unweave.search.edge_eliminate import find_edges
 from unweave.search.loss import Loss
 from unweave.search.order import measured_order
+from unweave.search.prompts import SearchPrompts
 from unweave.search.race import race
 from unweave.search.search import (
     EDGE_PRICE,
@@ -37,9 +39,10 @@ from unweave.search.search import (
     SavedState,
     Search,
     Step,
+    measured_round,
     ranked_sites,
+    read_rounds,
     searches,
-    step_from_dict,
 )
 from unweave.sites import Site, parse
 
@@ -74,57 +77,26 @@ _PLAIN = (
 class _Run:
     """What all steps of a search share."""
 
-    problem: Problem
+    prompts: SearchPrompts[Problem]
     scores: Scores
     options: Options
     state: _State
     checkpoint: SavedState
-    drawn: dict[tuple[str, int], Problem] = field(default_factory=dict)
 
     def save(self) -> None:
         self.checkpoint.save(asdict(self.state))
 
-    def on(self, prompts: int) -> Problem:
-        """The problem on this many prompts, or on all that there are."""
-        if prompts == len(self.problem.batch) or not (self.problem.draw or prompts < self.own):
-            return self.problem
-        if prompts < self.own:
-            return self._kept("discover", prompts, lambda: self.problem.select(slice(0, prompts)))
-        return self._draw("discover", prompts)
-
-    def check(self, prompts: int) -> Problem:
-        """As many prompts that the search does not use."""
-        return self._draw("check", prompts)
-
-    @property
-    def own(self) -> int:
-        return len(self.problem.batch)
-
     @property
     def start(self) -> int:
         """Prompts of the way down."""
-        return min(self.options["start"], self.own)
-
-    @property
-    def most(self) -> int:
-        """The most prompts that the search may take."""
-        return max(self.own, self.options["most_prompts"]) if self.problem.draw else self.own
-
-    def _draw(self, part: str, prompts: int) -> Problem:
-        draw = self.problem.draw
-        assert draw is not None
-        return self._kept(part, prompts, lambda: draw(part, prompts))
-
-    def _kept(self, part: str, prompts: int, make: Callable[[], Problem]) -> Problem:
-        if (part, prompts) not in self.drawn:
-            self.drawn[part, prompts] = make()
-        return self.drawn[part, prompts]
+        return min(self.options["start"], self.prompts.own)
 
 
 def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedState) -> Finding:
     """Rounds until the circuit is faithful, or the next nodes do not improve it."""
     state = _read(checkpoint)
-    run = _Run(problem, scores, options, state, checkpoint)
+    prompts = SearchPrompts(problem, options["most_prompts"])
+    run = _Run(prompts, scores, options, state, checkpoint)
     ranking = ranked_sites(problem, scores)
     pool = max(SETTINGS.smallest_pool, round(options["pool"] * len(ranking)))
     while not _finished(state, options, len(ranking), pool):
@@ -147,9 +119,7 @@ def _read(checkpoint: SavedState) -> _State:
     record = checkpoint.load()
     if record is None:
         return _State()
-    rounds = [Round.from_dict(one) for one in record["rounds"]]
-    steps = [step_from_dict(step) for step in record["steps"]]
-    return _State(rounds, steps, *(record[name] for name in _PLAIN))
+    return _State(*read_rounds(record), *(record[name] for name in _PLAIN))
 
 
 def _finished(state: _State, options: Options, count: int, pool: int) -> bool:
@@ -176,17 +146,14 @@ def _round(run: _Run, fresh: Sequence[Site]) -> Round:
         best = min(allowed, key=lambda step: step.loss + price * step.size)
         state.circuit = [str(node) for node in order[: min(best.size, limit)]]
     kept = _widened(run, joined, limit)
-    problem = run.on(state.prompts)
-    metric, loss = problem.metric([kept]), Loss.of(problem)
-    return Round(
-        targets=("logits",),
-        relevance=dict(zip(run.scores.sources, run.scores.values.tolist(), strict=True)),
-        selected=tuple(str(node) for node in joined if node not in set(before)),
-        steps=tuple(state.steps),
-        circuit=tuple(map(str, kept)),
-        dropped=tuple(str(node) for node in joined if node not in set(kept)),
-        loss=float(loss(metric)[0]),
-        faithfulness=float(loss.faithfulness(metric)[0]),
+    relevance = dict(zip(run.scores.sources, run.scores.values.tolist(), strict=True))
+    return measured_round(
+        run.prompts.on(state.prompts),
+        kept,
+        relevance,
+        joined,
+        selected=[node for node in joined if node not in set(before)],
+        steps=state.steps,
     )
 
 
@@ -197,7 +164,7 @@ def _descend(run: _Run, joined: tuple[Site, ...]) -> None:
     nodes = tuple(node for node in joined if str(node) not in gone)
     with progress("Searching for the circuit", len(joined)) as advance:
         advance(len(gone))
-        problem = run.on(run.start)
+        problem = run.prompts.on(run.start)
         for blocks in (True, False):
             if blocks and any(not step.blocks for step in state.steps):
                 continue  # an interrupted search was past them
@@ -217,18 +184,19 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
     """
     state, options = run.state, run.options
     order = nested(joined, state.steps)
+    wider = run.prompts.own
     while True:
         found = _checked(run, state)
         if found is not None:
             near = abs(1 - found.value) <= options["tolerance"]
-            if near and (found.half <= options["precision"] or state.prompts >= run.most):
+            if near and (found.half <= options["precision"] or state.prompts >= run.prompts.most):
                 break
-            if not near and state.prompts >= run.most:
+            if not near and state.prompts >= run.prompts.most:
                 if state.halved == SETTINGS.halvings:
                     break
                 state.halved += 1
-        wider = min(run.most, 2 * state.prompts or run.start)
-        problem, own = run.on(wider), set(state.circuit)
+            wider = min(run.prompts.most, _needed(state.prompts, found.half, options["precision"]))
+        problem, own = run.prompts.on(wider), set(state.circuit)
         left = [node for node in order if str(node) not in own]
         circuit, price = tuple(map(parse, state.circuit)), options["price"] / 2**state.halved
         kept = polish(problem, circuit, left, Loss.of(problem), price, limit)
@@ -237,12 +205,23 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
     return tuple(map(parse, state.circuit))
 
 
+def _needed(prompts: int, half: float, precision: float) -> int:
+    """How many prompts make an interval as narrow as it should be, twice as many at least: steps
+    between would be polished on and left again."""
+    enough = prompts * (half / precision) ** 2 if precision else math.inf
+    return max(2 * prompts, math.ceil(min(enough, 2**20) / SETTINGS.step) * SETTINGS.step)
+
+
 def _checked(run: _Run, state: _State) -> Estimate | None:
     """Faithfulness of the polished circuit on as many check prompts; without any to draw, on the
     search's own. None before there is one to check."""
     if not state.prompts:
         return None
-    check = run.check(state.prompts) if run.problem.draw else run.on(state.prompts)
+    check = (
+        run.prompts.check(state.prompts)
+        if run.prompts.problem.draw
+        else run.prompts.on(state.prompts)
+    )
     return check.reference.estimate(check.metric([tuple(map(parse, state.circuit))])[0])
 
 
@@ -275,8 +254,10 @@ def polish(
         heats = race(problem, kept, tried, loss, worth)
         missed = dict(zip(tried, heats.values, strict=True))
         best = heats.order[0]
-        node = tried[best]
-        value = float(loss(problem.metric([tuple(_flip(kept, node))]))[0])
+        node, metric = tried[best], heats.whole(best)
+        if metric is None:
+            metric = problem.metric([tuple(_flip(kept, node))])
+        value = float(loss(metric)[0])
         if present - value + float(worth[best]) <= SETTINGS.rounding:
             break
         present, to = value, (others if node in own else kept)

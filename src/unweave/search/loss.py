@@ -6,11 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.scores.problem import Reference, Runs
-
-# Weight of single examples' deviations beside that of their mean. The mean alone is indifferent:
-# many circuits are right on average, and which of them is found changes with the prompts. With
-# this weight searches on other prompts find the same (docs/rules.md).
-EXAMPLES = 1.0
+from unweave.search.settings import SEARCH
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +31,7 @@ class Loss:
         """Each example's part of the loss: their mean is the loss, and differences between two
         circuits are compared example by example."""
         off = (metric - self.reference.full) / self.scale
-        return off.mean(1, keepdim=True).sign() * off + EXAMPLES * off.abs()
+        return off.mean(1, keepdim=True).sign() * off + SEARCH.loss.examples * off.abs()
 
     def faithfulness(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
         """`(m(C) − m(∅)) / (m(M) − m(∅))`"""

@@ -2,33 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from unweave.estimates import standard_error
 from unweave.progress import progress
-from unweave.scores.problem import Problem
+from unweave.scores.problem import N, Problem, Runs
+from unweave.search.settings import SEARCH
 from unweave.sites import parse
 
-
-@dataclass(frozen=True)
-class OrderSettings:
-    """Constants of the order; docs/rules.md has the study behind each.
-
-    Args:
-        tried: How many nodes are tried one by one at the circuit; the effect of the others is
-            known from elsewhere.
-        soon: Faithfulness is measured again after this many nodes, then less and less often.
-        rounding: A smaller effect may be float32's.
-        prompts: On how many prompts it is measured.
-    """
-
-    prompts: int = 32
-    tried: int = 24
-    soon: int = 3
-    rounding: float = 1e-6
-
-
-SETTINGS = OrderSettings()
+SETTINGS = SEARCH.order
 
 
 def measured_order(
@@ -54,12 +35,17 @@ def measured_order(
             nonlocal done
             advance(len(more) - done)
             done = len(more)
-            metric = problem.metric([(*kept, *map(parse, more))])[0]
-            # A circuit does a little worse on prompts that it was not found on.
-            aim = 1 + float(standard_error((metric - reference.full) / reference.scale))
-            return aim - float(reference.faithfulness(metric))
+            return missing_faithfulness(problem, (*kept, *map(parse, more)))
 
         return interleaved(tried, rest, known, missing)
+
+
+def missing_faithfulness(problem: Runs[N], circuit: Sequence[N]) -> float:
+    """What the faithfulness of a circuit lacks of its aim, 1 and a standard error."""
+    reference, metric = problem.reference, problem.metric([circuit])[0]
+    # A circuit does a little worse on prompts that it was not found on.
+    aim = 1 + float(standard_error((metric - reference.full) / reference.scale))
+    return aim - float(reference.faithfulness(metric))
 
 
 def interleaved(
@@ -88,7 +74,7 @@ def interleaved(
     while left or (positive and negative):
         if len(order) == due:
             missing = measure(order)
-            due += max(SETTINGS.soon, due // 4)
+            due += max(SETTINGS.soon, due // SETTINGS.later)
         if left:
             order.append(min(left, key=lambda name: abs(missing - effect[name])))
             left.remove(order[-1])

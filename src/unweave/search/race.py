@@ -16,11 +16,10 @@ from torch import Tensor
 from unweave.estimates import standard_error
 from unweave.scores.problem import Problem
 from unweave.search.loss import Loss
+from unweave.search.settings import SEARCH
 from unweave.sites import Site
 
-_FIRST = 24  # prompts of the first heat
-_MORE = 4  # how many times as many prompts the next heat has
-_ERRORS = 2.0  # standard errors that a change has to be worse by to be out
+SETTINGS = SEARCH.race
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +41,11 @@ class Heats:
         """Changes from the best to the worst: those that lasted longer come first."""
         return sorted(range(len(self.seen)), key=lambda i: (-self.seen[i], self.values[i]))
 
+    def whole(self, change: int) -> Float[Tensor, "1 batch"] | None:
+        """The metric of a change that was run on all prompts; None for one that was not."""
+        complete = self.seen[change] == self.metric.shape[1]
+        return self.metric[change][None] if complete else None
+
 
 def race(
     problem: Problem,
@@ -60,7 +64,7 @@ def race(
     total, alive = len(problem.batch), torch.ones(len(changes), dtype=torch.bool)
     metric = loss.reference.full.new_full((len(changes), total), torch.nan)
     seen, values = [0] * len(changes), [torch.inf] * len(changes)
-    start, end = 0, min(_FIRST, total)
+    start, end = 0, min(SETTINGS.first, total)
     worth = worth.to(metric)
     while True:
         index = alive.nonzero().flatten().tolist()
@@ -76,7 +80,7 @@ def race(
         alive[index] = left.cpu()
         if int(alive.sum()) <= wanted:
             break
-        start, end = end, min(_MORE * end, total)
+        start, end = end, min(SETTINGS.growth * end, total)
     return Heats(metric, seen, values)
 
 
@@ -86,4 +90,4 @@ def _close(
     """Which changes are not clearly worse than the last of the wanted ones."""
     mark = int(costs.argsort(stable=True)[min(wanted, len(costs)) - 1])
     error = standard_error(parts - parts[mark])
-    return costs - costs[mark] <= _ERRORS * error
+    return costs - costs[mark] <= SETTINGS.errors * error

@@ -12,7 +12,8 @@ from unweave.errors import UnweaveError
 from unweave.options import Option, Options, filled
 from unweave.registry import Registry
 from unweave.scores.edge_problem import EdgeProblem
-from unweave.scores.problem import Problem
+from unweave.scores.problem import N, Problem, Runs
+from unweave.search.loss import Loss
 from unweave.sites import Site, parse
 
 
@@ -70,6 +71,12 @@ def step_from_dict(record: Mapping[str, Any]) -> Step:
     return Step(**{**record, "removed": tuple(record["removed"])})
 
 
+def read_rounds(record: Mapping[str, Any]) -> tuple[list[Round], list[Step]]:
+    """Reads finished rounds, and the steps of the present one, back from a saved state."""
+    rounds = [Round.from_dict(one) for one in record["rounds"]]
+    return rounds, [step_from_dict(step) for step in record["steps"]]
+
+
 @dataclass(frozen=True)
 class Finding:
     """What a search found.
@@ -102,7 +109,7 @@ class SavedState(Protocol):
         ...
 
 
-class Forgetful:
+class NoCheckpoint:
     """Keeps nothing: a search that is killed starts anew."""
 
     def load(self) -> dict[str, Any] | None:
@@ -112,9 +119,10 @@ class Forgetful:
         return None
 
 
+Names = Sequence[str]
 Find = Callable[[Problem, Scores, Options, SavedState], Finding]
 # Edges among the nodes, by name, that the same search found; all edges where none are given.
-FindEdges = Callable[[EdgeProblem, EdgeScores, Sequence[str], Options, SavedState], Finding]
+FindEdges = Callable[[EdgeProblem, EdgeScores, Names, Options, SavedState], Finding]
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,7 @@ class Search:
         Raises:
             UnweaveError: For an unknown option, or a value outside its meaning.
         """
-        return self.find(problem, scores, self.filled(options or {}), checkpoint or Forgetful())
+        return self.find(problem, scores, self.filled(options or {}), checkpoint or NoCheckpoint())
 
     def run_edges(
         self,
@@ -172,7 +180,7 @@ class Search:
             able = ", ".join(name for name in searches if searches[name].edges is not None)
             raise UnweaveError(f"search {self.name} finds nodes, not edges: {able} can")
         given = self.filled(options or {})
-        return self.edges(problem, scores, nodes, given, checkpoint or Forgetful())
+        return self.edges(problem, scores, nodes, given, checkpoint or NoCheckpoint())
 
     def filled(self, options: Options) -> Options:
         """All options, the given ones in place of their defaults, each checked."""
@@ -192,6 +200,36 @@ def ranked_sites(problem: Problem, scores: Scores) -> list[Site]:
     """The problem's nodes by magnitude of score, the largest first."""
     sites = {str(node): node for node in problem.nodes}
     return [sites[name] for name in scores.ranking()]
+
+
+def measured_round(
+    problem: Runs[N],
+    circuit: Sequence[N],
+    relevance: Mapping[str, float],
+    joined: Sequence[N],
+    targets: Sequence[str] = ("logits",),
+    *,
+    selected: Sequence[N] | None = None,
+    steps: Sequence[Step] = (),
+) -> Round:
+    """The record of an iteration: its circuit is run on the prompts of the search.
+
+    Args:
+        circuit: What was kept of what joined.
+        joined: Everything that the circuit was chosen from.
+        selected: What joined in this iteration; all unless given.
+    """
+    metric, loss, kept = problem.metric([circuit]), Loss.of(problem), set(circuit)
+    return Round(
+        tuple(targets),
+        dict(relevance),
+        tuple(map(str, joined if selected is None else selected)),
+        tuple(steps),
+        tuple(map(str, circuit)),
+        tuple(str(one) for one in joined if one not in kept),
+        float(loss(metric)[0]),
+        float(loss.faithfulness(metric)[0]),
+    )
 
 
 def one_round(

@@ -20,16 +20,14 @@ from unweave.search.search import (
     ranked_sites,
     searches,
 )
-
-# Dense where circuits are small, since there one node matters.
-_SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 60, 80, 100)
+from unweave.search.settings import SEARCH
 
 
 def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedState) -> Finding:
     """Tries the prefixes of the ranking in one batch."""
     ranking = ranked_sites(problem, scores)
     most = min(options["max_size"] or len(ranking), len(ranking))
-    sizes = sorted({min(size, most) for size in _SIZES})
+    sizes = sorted({min(size, most) for size in SEARCH.top.sizes})
     if options["size"]:
         sizes = [min(options["size"], most)]
     losses = Loss.of(problem)(problem.metric([tuple(ranking[:size]) for size in sizes]))

@@ -12,7 +12,7 @@ from unweave.errors import UnweaveError
 from unweave.model.architectures import _decoder as decoder
 from unweave.model.architectures import _tiny
 from unweave.model.architectures._tiny import rope as rope
-from unweave.model.checkpoint import Checkpoint
+from unweave.model.checkpoint import Checkpoint, Tiny
 from unweave.model.positions import rotary_of
 from unweave.model.weights import Attention, Block, Embedding, Mlp, Network, Norm, Rotary
 
@@ -96,6 +96,21 @@ def network(c: Checkpoint, base_class: str, block: Callable[[int, str], Block]) 
     embedding = Embedding(c.tensor(f"{root}embed_tokens.weight"))
     blocks = (block(i, f"{root}layers.{i}") for i in range(c.get("num_hidden_layers")))
     return decoder.language_model(c, base_class, embedding, blocks, norm(c, f"{root}norm"))
+
+
+def variants(prefix: str, **fields: Any) -> dict[str, Tiny]:
+    """What the checks of every family with grouped heads run on.
+
+    Args:
+        prefix: Of the transformers classes ("Llama").
+        fields: Changes of the tiny config.
+    """
+    tied = {"num_key_value_heads": 4, "tie_word_embeddings": True}
+    return {
+        "grouped heads": Tiny(f"{prefix}ForCausalLM", tiny(**fields)),
+        "base model": Tiny(f"{prefix}Model", tiny(**fields)),
+        "full heads, tied": Tiny(f"{prefix}ForCausalLM", tiny(**fields | tied)),
+    }
 
 
 def tiny(**fields: Any) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from unweave.model.checkpoint import Tiny
+
 
 def tiny(**fields: Any) -> dict[str, Any]:
     """A config of three small layers, with changes."""
@@ -14,6 +16,22 @@ def tiny(**fields: Any) -> dict[str, Any]:
         "max_position_embeddings": 64,
         "initializer_range": 0.3,
         **fields,
+    }
+
+
+def encoder_variants(prefix: str, config: dict[str, Any]) -> dict[str, Tiny]:
+    """What the checks of every encoder with a masked language model and a classifier run on.
+
+    Args:
+        prefix: Of the transformers classes ("Roberta").
+        config: A tiny config.
+    """
+    untied = {"tie_word_embeddings": False, "hidden_act": "relu"}
+    return {
+        "base model": Tiny(f"{prefix}Model", config),
+        "masked lm": Tiny(f"{prefix}ForMaskedLM", config),
+        "masked lm, untied, relu": Tiny(f"{prefix}ForMaskedLM", config | untied),
+        "classifier": Tiny(f"{prefix}ForSequenceClassification", config | {"num_labels": 3}),
     }
 
 

@@ -8,7 +8,7 @@ from unweave.model.architectures._encoder import (
     masked_lm,
     read_head,
 )
-from unweave.model.architectures._tiny import tiny
+from unweave.model.architectures._tiny import encoder_variants, tiny
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.weights import Embedding, Head, Network, Stack
 
@@ -47,11 +47,7 @@ architectures.register("bert")(
     Architecture(
         read,
         tiny={
-            "base model": Tiny("BertModel", _TINY),
-            "masked lm": Tiny("BertForMaskedLM", _TINY),
-            "masked lm, untied, relu": Tiny(
-                "BertForMaskedLM", _TINY | {"tie_word_embeddings": False, "hidden_act": "relu"}
-            ),
+            **encoder_variants("Bert", _TINY),
             "classifier": Tiny(
                 "BertForSequenceClassification",
                 _TINY | {"id2label": {0: "a", 1: "b", 2: "c"}, "hidden_act": "gelu_new"},

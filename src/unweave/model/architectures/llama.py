@@ -18,11 +18,7 @@ architectures.register("llama")(
     Architecture(
         read,
         tiny={
-            "grouped heads": Tiny("LlamaForCausalLM", like.tiny()),
-            "base model": Tiny("LlamaModel", like.tiny()),
-            "full heads, tied": Tiny(
-                "LlamaForCausalLM", like.tiny(num_key_value_heads=4, tie_word_embeddings=True)
-            ),
+            **like.variants("Llama"),
             "one key head, biases": Tiny(
                 "LlamaForCausalLM",
                 like.tiny(num_key_value_heads=1, attention_bias=True, mlp_bias=True),

@@ -7,8 +7,8 @@ from unweave.model.architectures._encoder import (
     post_norm,
     roberta_head,
 )
-from unweave.model.architectures._tiny import tiny
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.architectures._tiny import encoder_variants, tiny
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Network, RelativeBias, Stack
 
 # Fixed in the family's code, whatever the config says.
@@ -45,12 +45,7 @@ architectures.register("mpnet")(
     Architecture(
         read,
         tiny={
-            "base model": Tiny("MPNetModel", _TINY),
-            "masked lm": Tiny("MPNetForMaskedLM", _TINY),
-            "masked lm, untied, relu": Tiny(
-                "MPNetForMaskedLM", _TINY | {"tie_word_embeddings": False, "hidden_act": "relu"}
-            ),
-            "classifier": Tiny("MPNetForSequenceClassification", _TINY | {"num_labels": 3}),
+            **encoder_variants("MPNet", _TINY),
         },
         wrong={"layer_norm_eps": 0.1},
     )

@@ -30,11 +30,7 @@ architectures.register("olmo2")(
     Architecture(
         read,
         tiny={
-            "grouped heads": Tiny("Olmo2ForCausalLM", like.tiny()),
-            "base model": Tiny("Olmo2Model", like.tiny()),
-            "full heads, tied": Tiny(
-                "Olmo2ForCausalLM", like.tiny(num_key_value_heads=4, tie_word_embeddings=True)
-            ),
+            **like.variants("Olmo2"),
             "one key head, biases": Tiny(
                 "Olmo2ForCausalLM", like.tiny(num_key_value_heads=1, attention_bias=True)
             ),

@@ -25,11 +25,7 @@ architectures.register("qwen2")(
     Architecture(
         read,
         tiny={
-            "grouped heads": Tiny("Qwen2ForCausalLM", like.tiny()),
-            "base model": Tiny("Qwen2Model", like.tiny()),
-            "full heads, tied": Tiny(
-                "Qwen2ForCausalLM", like.tiny(num_key_value_heads=4, tie_word_embeddings=True)
-            ),
+            **like.variants("Qwen2"),
             "one key head, window in late layers": Tiny(
                 "Qwen2ForCausalLM", like.tiny(num_key_value_heads=1, max_window_layers=1, **_WINDOW)
             ),

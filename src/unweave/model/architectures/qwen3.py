@@ -29,11 +29,7 @@ architectures.register("qwen3")(
     Architecture(
         read,
         tiny={
-            "grouped heads": Tiny("Qwen3ForCausalLM", _TINY),
-            "base model": Tiny("Qwen3Model", _TINY),
-            "full heads, tied": Tiny(
-                "Qwen3ForCausalLM", _TINY | {"num_key_value_heads": 4, "tie_word_embeddings": True}
-            ),
+            **like.variants("Qwen3", head_dim=8),
             "one key head, biases": Tiny(
                 "Qwen3ForCausalLM", _TINY | {"num_key_value_heads": 1, "attention_bias": True}
             ),

@@ -1,7 +1,7 @@
 """RoBERTa: BERT with positions after the padding index, and its own heads."""
 
 from unweave.model.architectures._encoder import bert_blocks, bert_embedding, roberta_head
-from unweave.model.architectures._tiny import tiny
+from unweave.model.architectures._tiny import encoder_variants, tiny
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.weights import Network, Stack
 
@@ -18,12 +18,7 @@ architectures.register("roberta")(
     Architecture(
         read,
         tiny={
-            "base model": Tiny("RobertaModel", _TINY),
-            "masked lm": Tiny("RobertaForMaskedLM", _TINY),
-            "masked lm, untied, relu": Tiny(
-                "RobertaForMaskedLM", _TINY | {"tie_word_embeddings": False, "hidden_act": "relu"}
-            ),
-            "classifier": Tiny("RobertaForSequenceClassification", _TINY | {"num_labels": 3}),
+            **encoder_variants("Roberta", _TINY),
             "two types, other padding": Tiny(
                 "RobertaModel", _TINY | {"type_vocab_size": 2, "pad_token_id": 0}
             ),

@@ -93,6 +93,11 @@ _EDGES = (
 _POSITIONAL = ("embed a0.h1.q", "embed a0.h1.k", "embed a0.h1.v", "a0.h1 a1.h2.q", "embed a1.h2.k")
 
 
+def by_ablation(found: Wiring, zero: Wiring) -> dict[str, Wiring]:
+    """What is needed under each ablation: under zero also what depends on positions alone."""
+    return {"mean": found, "counterfactual": found, "zero": zero}
+
+
 def wiring_of(nodes: str, edges: tuple[str, ...]) -> Wiring:
     pairs = [edge.split() for edge in edges]
     return Wiring(
@@ -101,12 +106,9 @@ def wiring_of(nodes: str, edges: tuple[str, ...]) -> Wiring:
     )
 
 
-_FOUND = wiring_of("a1.h2 a2.h0", _EDGES)
-WIRING = {
-    "mean": _FOUND,
-    "counterfactual": _FOUND,
-    "zero": wiring_of("a0.h1 a1.h2 a2.h0", _POSITIONAL + _EDGES),
-}
+WIRING = by_ablation(
+    wiring_of("a1.h2 a2.h0", _EDGES), wiring_of("a0.h1 a1.h2 a2.h0", _POSITIONAL + _EDGES)
+)
 
 
 @synthetic_models.register("wired-induction")

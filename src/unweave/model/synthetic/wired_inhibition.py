@@ -10,7 +10,7 @@ All other heads are bystanders.
 import torch
 
 from unweave.model.synthetic import BOS, UNKNOWN, SyntheticModel, synthetic_models
-from unweave.model.synthetic.wired_induction import wiring_of
+from unweave.model.synthetic.wired_induction import by_ablation, wiring_of
 from unweave.model.synthetic.wiring import (
     Spaces,
     WiredHead,
@@ -104,12 +104,10 @@ _POSITIONAL = (
 )
 
 
-_FOUND = wiring_of("a0.h0 a1.h1 a2.h2", _EDGES)
-WIRING = {
-    "mean": _FOUND,
-    "counterfactual": _FOUND,
-    "zero": wiring_of("a0.h0 a0.h3 a1.h1 a2.h2", _EDGES + _POSITIONAL),
-}
+WIRING = by_ablation(
+    wiring_of("a0.h0 a1.h1 a2.h2", _EDGES),
+    wiring_of("a0.h0 a0.h3 a1.h1 a2.h2", _EDGES + _POSITIONAL),
+)
 
 
 @synthetic_models.register("wired-inhibition")

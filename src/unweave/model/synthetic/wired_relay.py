@@ -13,7 +13,7 @@ faithfulness is ⅓, ⅔ and 1 on the way.
 import torch
 
 from unweave.model.synthetic import BOS, UNKNOWN, SyntheticModel, synthetic_models
-from unweave.model.synthetic.wired_induction import GAIN, SHARPNESS, WORDS, wiring_of
+from unweave.model.synthetic.wired_induction import GAIN, SHARPNESS, WORDS, by_ablation, wiring_of
 from unweave.model.synthetic.wiring import (
     Spaces,
     WiredHead,
@@ -62,12 +62,9 @@ _EDGES = (
 )
 # Positions and the constant 1 are the same in every prompt.
 _POSITIONAL = tuple(f"embed {head}.{part}" for head in _HEADS for part in "qk")
-_FOUND = wiring_of(" ".join(_HEADS), _EDGES)
-WIRING = {
-    "mean": _FOUND,
-    "counterfactual": _FOUND,
-    "zero": wiring_of(" ".join(_HEADS), _POSITIONAL + _EDGES),
-}
+WIRING = by_ablation(
+    wiring_of(" ".join(_HEADS), _EDGES), wiring_of(" ".join(_HEADS), _POSITIONAL + _EDGES)
+)
 
 
 @synthetic_models.register("wired-relay")

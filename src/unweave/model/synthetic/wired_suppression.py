@@ -16,6 +16,7 @@ from unweave.model.synthetic.wired_induction import (
     POSITIONS,
     SHARPNESS,
     VOCABULARY,
+    by_ablation,
     copying_network,
     copying_spaces,
     induction_head,
@@ -84,12 +85,10 @@ _POSITIONAL = (
     "embed a3.h3.q",
     "embed a3.h3.k",
 )
-_FOUND = wiring_of("a1.h2 a2.h0 a2.h3 a3.h1 a3.h3", _EDGES)
-WIRING = {
-    "mean": _FOUND,
-    "counterfactual": _FOUND,
-    "zero": wiring_of("a0.h1 a1.h2 a2.h0 a2.h3 a3.h1 a3.h3", _POSITIONAL + _EDGES),
-}
+WIRING = by_ablation(
+    wiring_of("a1.h2 a2.h0 a2.h3 a3.h1 a3.h3", _EDGES),
+    wiring_of("a0.h1 a1.h2 a2.h0 a2.h3 a3.h1 a3.h3", _POSITIONAL + _EDGES),
+)
 
 
 @synthetic_models.register("wired-suppression")

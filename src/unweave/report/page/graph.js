@@ -17,8 +17,9 @@ function network(run) {
       .sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   }
   const edges = run.edges.map(([source, target, branch, score, effect]) => ({source, target, branch, score, effect}));
+  const feeders = run.feeders.map(([source, target, branch, share, held]) => ({source, target, branch, share, held}));
   const largest = (key) => Math.max(0, ...nodes.map((n) => Math.abs(n[key]) || 0));
-  return {nodes, pairs, edges, roles: [...new Set(nodes.flatMap((n) => n.roles.slice(0, 1)))], largest: {score: largest("score"), effect: largest("effect")}};
+  return {nodes, pairs, edges, feeders, roles: [...new Set(nodes.flatMap((n) => n.roles.slice(0, 1)))], largest: {score: largest("score"), effect: largest("effect")}};
 }
 
 /** Faithfulness of the first n nodes, on the line between the measured sizes, and its prompts. */
@@ -105,8 +106,13 @@ function circuitGraph(host, run, net, on, start = {}) {
 
   /** Where lines enter a head: its query, key or value, each named where a line comes in. */
   function ports(node, r) {
-    const used = new Set(net.edges.filter((e) => e.target === node.i && e.branch).map((e) => e.branch));
+    const used = new Set([...net.edges, ...fed()].filter((e) => e.target === node.i && e.branch).map((e) => e.branch));
     return [...used].map((branch) => svg("text", {class: "port", x: PORTS[branch] * (r + 2), y: r + 8, "text-anchor": "middle"}, branch));
+  }
+
+  /** Feeders to draw: those that patching confirmed, where no edges of a circuit were found. */
+  function fed() {
+    return net.edges.length ? [] : net.feeders.filter((e) => e.held);
   }
 
   function keys(event) {
@@ -168,7 +174,11 @@ function circuitGraph(host, run, net, on, start = {}) {
       return list.map((e) => ({...e, value: value(e), part: (Math.abs(value(e)) || 0) / largest}));
     };
     const tested = net.edges.filter((e) => shown(e.source) && shown(e.target) && around(e));
-    const lines = scaled(tested, (e) => e.effect ?? e.score).map((e) => ({...e, kind: "tested"}));
+    const feeding = fed().filter((e) => shown(e.source) && shown(e.target) && around(e));
+    const lines = [
+      ...scaled(tested, (e) => e.effect ?? e.score).map((e) => ({...e, kind: "tested"})),
+      ...scaled(feeding, (e) => e.share).map((e) => ({...e, kind: "fed"})),
+    ];
     const path = state.path.slice(1).map((to, j) => ({...to, source: state.path[j].at, from: state.path[j], target: to.at, kind: "path", value: 0, part: 1}));
     if (!state.relevance) return [...lines, ...path].sort((a, b) => a.part - b.part);
     const pairs = [];
@@ -200,6 +210,8 @@ function circuitGraph(host, run, net, on, start = {}) {
 
   function edgeName(edge) {
     const ends = [edge.source, edge.target].map((i) => (i >= 0 ? show(net.nodes[i].site) : i === INPUT ? "input" : "logits"));
+    if (edge.kind === "fed" && edge.target === LOGITS) return `${ends.join(" → ")} ${percent(edge.share)} of the metric directly`;
+    if (edge.kind === "fed") return `${ends.join(" → ")} (${edge.branch || "input"}) ${percent(edge.share)} of it`;
     const value = edge.kind === "tested" ? `effect ${signed(edge.effect)}, score ${signed(edge.score)}` : edge.kind === "path" ? "" : `${edge.kind === "direct" ? "score" : state.relevance} ${signed(edge.value)}`;
     return `${ends.join(" → ")}${edge.branch ? ` (${edge.branch})` : ""} ${value}`;
   }
@@ -262,6 +274,9 @@ function graphLegend(host, run, net, {size, relevance, colours, hidden}, toggle)
   if (net.edges.length) {
     const by = net.edges.some((e) => isNumber(e.effect)) ? "effect: faithfulness falls (blue) or rises (orange) without it" : "score";
     keys.push(key("line", `edges of the circuit, tested by runs, into the reader's q, k or v; width and colour by ${by}`));
+  }
+  if (!net.edges.length && net.feeders.some((e) => e.held)) {
+    keys.push(key("none line", "what a node's q, k or v, or the metric, comes from: width by share (decomposition); into nodes, drawn where the output falls when that share is patched out"));
   }
   if (relevance) {
     const [away, back, unit] = MEASURES[relevance] || ["above 0", "below 0", relevance];

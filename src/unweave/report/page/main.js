@@ -67,7 +67,7 @@ function runPage(run) {
   heatmapPanel(byId("heatmap-plot"), run, net, (i) => on.select(i, true));
   rocPanel(byId("roc-plot"), run);
   runtimePanel(byId("runtime-plot"), run);
-  chancePanel(byId("chance-plot"), run);
+  randomPanel(byId("random-circuits-plot"), run);
   wordsPanel(byId("words-list"), run);
   const start = net.nodes.findIndex((n) => n.site === chosenView("node"));
   if (start >= 0) on.select(start);

@@ -69,9 +69,10 @@ function rocPanel(host, run) {
   const known = Object.entries(asMap(run.evaluation.roc)).filter(([, r]) => asList(r.points).length);
   const others = asList(asMap(run.comparison.figures).runtime_against_auc).filter((d) => isNumber(d.auc) && d.seconds > 0);
   if (!known.length && !others.length) {
-    return empty(host, Object.keys(run.evaluation).length
+    const none = run.published === false || Object.keys(run.evaluation).length;
+    return empty(host, none
       ? "No published circuit is known for this task on this model, so there is nothing to rank the scores against."
-      : "Not evaluated yet:", Object.keys(run.evaluation).length ? null : run.commands.evaluate);
+      : "Not evaluated yet:", none ? null : run.commands.evaluate);
   }
   host.replaceChildren();
   if (known.length) {
@@ -118,7 +119,7 @@ function runtimePanel(host, run) {
     [...new Set([...names, ...Object.keys(passes)])].map((name) => [show(name, 60), num(asMap(run.seconds)[name]), num(passes[name], 6)])));
 }
 
-function chancePanel(host, run) {
+function randomPanel(host, run) {
   const test = run.evaluation.random_circuits, random = randomCircuits(run);
   const shares = asList(asMap(test).shares);
   if (!shares.length && !random.length) return empty(host, "The circuit was not tested against random circuits yet:", run.commands.evaluate);

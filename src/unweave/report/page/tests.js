@@ -4,7 +4,7 @@ function testsPanel(host, run, net) {
   const ev = run.evaluation, verdict = asMap(run.verdict);
   const table = curveTable(run);
   const parts = [completenessPart(ev.completeness ?? verdict.completeness, ev.completeness ? run.evaluation.prompts : verdict.prompts),
-    effectsPart(run, net), stabilityPart(ev.stability)].filter(Boolean);
+    effectsPart(run, net), stabilityPart(ev.stability), repeatsPart(ev.repeats)].filter(Boolean);
   host.replaceChildren(...(table ? [table] : []));
   if (parts.length) host.append(el("div", {class: "two"}, parts));
   const lacking = [["completeness", ev.completeness ?? verdict.completeness], ["minimality", run.nodes.effect], ["stability", ev.stability], ["curves under other ablations", ev.curves]]
@@ -75,4 +75,13 @@ function stabilityPart(found) {
   const box = el("div"), cut = rows.length > MOST_BARS ? ` The first ${MOST_BARS} of ${rows.length}.` : "";
   bars(box, "Share of resamples that choose a node", "share", rows.slice(0, MOST_BARS), [0, 1.02]);
   return el("div", {}, el("h4", {}, "Stability"), el("p", {class: "muted"}, `The ${found.size} nodes with the largest scores, chosen again from ${found.draws} resamples of the discovery prompts: overlap ${num(found.overlap, 2)} (Jaccard), ${num(found.between, 2)} between resamples.${cut}`), box);
+}
+
+/** The whole search again on other prompts: which nodes it found each time. */
+function repeatsPart(found) {
+  const rows = sortedBy(Object.entries(asMap(asMap(found).kept)), ([, share]) => share), times = asList(asMap(found).searches).length;
+  if (!rows.length) return null;
+  const box = el("div"), cut = rows.length > MOST_BARS ? ` The first ${MOST_BARS} of ${rows.length}.` : "";
+  bars(box, "Share of repeated searches that find a node", "share", rows.slice(0, MOST_BARS), [0, 1.02]);
+  return el("div", {id: "repeats"}, el("h4", {}, "The search repeated"), el("p", {class: "muted"}, `The whole search on other prompts, ${times} times: overlap ${num(found.overlap, 2)} (Jaccard) with this circuit, ${num(found.between, 2)} of any two.${cut}`), box);
 }

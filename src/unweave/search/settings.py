@@ -1,0 +1,146 @@
+"""Every constant of the searches that is not an option, with what it does.
+
+docs/rules.md ("Constants of the search") has the row of the study behind each, or says that it was
+not studied. What a user may change is an option of its search (`unweave methods`).
+"""
+
+from dataclasses import dataclass, field
+
+ROUNDING = 1e-6  # a smaller difference in loss or faithfulness may be float32's
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """The loss that searches minimise.
+
+    Args:
+        examples: Weight of single examples' deviations beside that of their mean. The mean alone is
+            indifferent: many circuits are right on average, and which of them is found changes with
+            the prompts. With this weight searches on other prompts find the same.
+    """
+
+    examples: float = 1.0
+
+
+@dataclass(frozen=True)
+class TopSettings:
+    """`top`.
+
+    Args:
+        sizes: Circuits of nodes that are tried: dense where circuits are small, since there one
+            node matters.
+        growth: From one number of edges that is tried to the next.
+    """
+
+    sizes: tuple[int, ...] = (
+        *(1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32),
+        *(40, 48, 60, 80, 100),
+    )
+    growth: float = 1.25
+
+
+@dataclass(frozen=True)
+class DescentSettings:
+    """`eliminate` on nodes.
+
+    Args:
+        tried: How many nodes an estimate proposes for leaving.
+        blocks: One node in this many leaves at once, the larger block first.
+        good: A block may leave if its nodes are worth no more than their price, or the loss stays
+            below this.
+        margin: Past the best circuit by this much, the way down ends.
+        returning: How many of the nodes that left last may come back.
+        halvings: How often a price may be halved at which no circuit is faithful.
+        step: Prompts are drawn in multiples of this.
+        smallest_pool: Models with fewer nodes are searched whole.
+        rounding: A smaller difference in loss may be float32's.
+    """
+
+    tried: int = 4
+    blocks: tuple[int, ...] = (4, 8)
+    good: float = 0.2
+    margin: float = 0.1
+    returning: int = 8
+    halvings: int = 2
+    step: int = 32
+    smallest_pool: int = 12
+    rounding: float = ROUNDING
+
+
+@dataclass(frozen=True)
+class RaceSettings:
+    """Races between changes of a circuit.
+
+    Args:
+        first: Prompts of the first heat.
+        errors: Standard errors that a change has to be worse by to be out.
+        growth: How many times as many prompts the next heat has.
+    """
+
+    first: int = 24
+    errors: float = 2.0
+    growth: int = 4
+
+
+@dataclass(frozen=True)
+class OrderSettings:
+    """The order of what is outside a circuit.
+
+    Args:
+        rounding: A smaller effect may be float32's.
+        prompts: On how many prompts it is measured.
+        tried: How many nodes are tried one by one at the circuit; the effect of the others is
+            known from elsewhere.
+        soon: Faithfulness is measured again after this many nodes, then less and less often: each
+            time after `1/later` of those that are ordered already.
+    """
+
+    rounding: float = ROUNDING
+    prompts: int = 32
+    tried: int = 24
+    soon: int = 3
+    later: int = 4
+
+
+@dataclass(frozen=True)
+class EdgeSettings:
+    """`eliminate` on edges.
+
+    Args:
+        estimated: On how many prompts effects to first order are taken, at most: they only propose.
+        removed_shares: Effects are taken at the circuit with this part of every edge removed, and
+            added up.
+        patience: How many times in a row no block may leave before single edges are tried.
+        blocks: One edge in this many leaves at once; the largest block that may leave goes.
+        block_price: A block may cost this part of its price: within it, edges that are needed must
+            not hide behind those that are not.
+        tried: How many edges are tried in one batch of single changes.
+        rounding: A smaller difference in loss may be float32's.
+        passes: How often edges that were needed are tried again, once others have left.
+        path: How many circuits of the way down the last check looks at.
+    """
+
+    estimated: int = 16
+    removed_shares: tuple[float, ...] = (0.0, 0.35, 0.7)
+    patience: int = 12
+    blocks: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+    block_price: float = 0.1
+    tried: int = 32
+    rounding: float = ROUNDING
+    passes: int = 3
+    path: int = 12
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """All of them, by what they belong to."""
+
+    loss: LossSettings = field(default_factory=LossSettings)
+    top: TopSettings = field(default_factory=TopSettings)
+    descent: DescentSettings = field(default_factory=DescentSettings)
+    race: RaceSettings = field(default_factory=RaceSettings)
+    order: OrderSettings = field(default_factory=OrderSettings)
+    edges: EdgeSettings = field(default_factory=EdgeSettings)
+
+
+SEARCH = SearchSettings()
