@@ -8,7 +8,7 @@
 Weights of GPT-2 itself need the hub. This has its shape (LayerNorm, GELU, biases, learned
 positions) and SmolLM2's tokenizer. It sees prompts of the part "reference" only: those of
 discovery and evaluation are new to it. It also sees random tokens of the whole vocabulary that
-are said twice, as any text repeats itself, so that its heads work on other tokens too.
+are said twice, as any text repeats itself; 5,000 steps are too few to learn to repeat those.
 
 The prompts use some 450 of 49,152 tokens. Only the embeddings of those are trained; the others
 keep their random directions. A step's softmax is over the tokens of the tasks and the others
