@@ -138,6 +138,39 @@ def test_roles_are_those_that_were_wired(wired: Experiment, swept: dict[str, Any
     assert {row["node"]: row["found"] for row in found["nodes"]}["a1.h2"] == ["previous token"]
 
 
+def test_of_a_model_that_nothing_is_known_of_the_circuit_that_was_found_is_explained(
+    wired: Experiment, swept: dict[str, Any], record: dict[str, Any]
+) -> None:
+    unknown = replace(wired, task=replace(wired.task, name="mine", known={}))
+    found = parts.roles(unknown, swept, 2)
+    assert (found["agree"], found["tested"]) == (0, 0)
+    assert {row["node"]: row["found"] for row in found["nodes"]} == {
+        "a1.h2": ["previous token"],
+        "a2.h0": ["induction", "mover"],
+    }
+    assert "known as" in reproduction_page(record)
+    mine = json.loads(json.dumps(record))
+    mine["subjects"][0]["parts"]["roles"] = found
+    page = reproduction_page(mine)
+    assert "no roles of this model are published" in page
+    assert "known as" not in page
+    assert found["nodes"][0]["sentence"].split(";")[0] in page
+
+
+def test_the_page_says_which_model_it_is_and_whose_figures_were_printed(
+    record: dict[str, Any],
+) -> None:
+    shape = "synthetic, 3 layers of 4 heads, width 82"
+    assert record["subjects"][0]["shape"] == shape
+    mine = json.loads(json.dumps(record))
+    mine["subjects"][0] |= {"task": "docstring", "model": "my-folder"}
+    mine["subjects"][0]["printed"] = {"whole model": (3.661, 1.0)}
+    page = reproduction_page(mine)
+    assert shape in page
+    assert "docstring on my-folder" in page
+    assert "metric, printed for attn-only-4l" in page
+
+
 def test_published_stages_are_relevance_to_heads_at_their_position(
     wired: Experiment, swept: dict[str, Any]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from unweave.experiments.reproduction.subjects import PAPER
 from unweave.report.single_file import render_page, write_page
 
+_PAPER_MODELS = {one.task: one.model for one in PAPER}
 SCRIPTS = ("base.js", "chart.js", "theme.js", "reproduce.js")
 
 
@@ -83,19 +84,33 @@ def _subject(one: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any
     known = f"compared with {reference}" if reference else "no circuit of this model is published"
     return {
         "title": _title(one),
-        "about": f"{one['prompts']} prompts to search on, {one['held_out']} others to measure on, "
-        f"seed {record['seed']}, mean ablation; {known}.",
+        "about": f"{_shape(one)}{one['prompts']} prompts to search on, {one['held_out']} others "
+        f"to measure on, seed {record['seed']}, mean ablation; {known}.",
         "error": one.get("error", ""),
         "table_told": f"{table.get('metric', '')}, {table.get('prompts', 0)} held-out prompts",
-        "printed": bool(one.get("printed")),
+        "printed": _PAPER_MODELS.get(one["task"]) if one.get("printed") else None,
         "rows": [
             _row(name, row, one.get("printed") or {}) for name, row in table.get("rows", {}).items()
         ],
         "stages": bool((parts.get("heatmaps") or {}).get("stages")),
         "roles": roles.get("nodes") or [],
-        "roles_told": f"{roles.get('agree', 0)} of {roles.get('tested', 0)} nodes have the role "
-        "that is known of them",
+        "roles_known": _published(roles),
+        "roles_told": _roles_told(roles),
     }
+
+
+def _shape(subject: Mapping[str, Any]) -> str:
+    return f"{subject['shape']}; " if subject.get("shape") else ""
+
+
+def _published(roles: Mapping[str, Any]) -> bool:
+    return any(row["published"] for row in roles.get("nodes") or ())
+
+
+def _roles_told(roles: Mapping[str, Any]) -> str:
+    if not _published(roles):
+        return "no roles of this model are published; these are the nodes that cdt found"
+    return f"{roles['agree']} of {roles['tested']} nodes have the role that is known of them"
 
 
 def _row(name: str, row: Mapping[str, Any], printed: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from unweave.behaviours.published import ModelShape
 from unweave.errors import UnweaveError
 from unweave.experiments.files import plain, read_json, write_json
 from unweave.experiments.locking import locked
@@ -103,7 +104,7 @@ def _subject(
         model,
     )
     known = experiment.task.known_circuit(model)
-    about |= {"reference": known.reference if known else None}
+    about |= {"reference": known.reference if known else None, "shape": _shape(model)}
     cells = _Cells(folder, reproduction, subject, experiment.fingerprint)
     done: dict[str, Any] = {}
     for name, part in PARTS.items():
@@ -118,6 +119,16 @@ def _subject(
             cells.write(name, finished)
         done[name] = plain(finished)
     return {**about, "parts": done}
+
+
+def _shape(model: Model) -> str:
+    """What a model's name stands for: "gpt2, 12 layers of 12 heads, width 768"."""
+    shape = ModelShape.of(model)
+    if shape is None:
+        return model.architecture
+    return (
+        f"{shape.architecture}, {shape.layers} layers of {shape.heads} heads, width {shape.width}"
+    )
 
 
 def _loaded(name: str, load: Callable[[str], Model]) -> Model | UnweaveError:
