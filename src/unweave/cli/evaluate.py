@@ -22,7 +22,6 @@ Parts = Annotated[
     ),
 ]
 Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size.")]
-
 Repeat = Annotated[
     int,
     typer.Option(min=0, help="Repeat the whole search so many times, on other prompts each time."),
@@ -48,8 +47,6 @@ def evaluate(
     same command.
     """
     from contextlib import nullcontext
-
-    from rich.console import Console
 
     from unweave.distributed import ranks
     from unweave.evaluation.api import PARTS
@@ -86,6 +83,12 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(plain(record), indent=2))
         return
+    _show(record, run)
+
+
+def _show(record: Mapping[str, Any], run: Path) -> None:
+    from rich.console import Console
+
     console = Console(highlight=False)
     console.print(_table(record))
     console.print(
