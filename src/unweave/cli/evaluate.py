@@ -158,7 +158,8 @@ def _test_lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("completeness: mean gap", gap))
     if found := record.get("minimality"):
         idle = found["idle"]
-        text = f"{len(idle)} nodes change faithfulness by less than 0.01"
+        changes = "node changes" if len(idle) == 1 else "nodes change"
+        text = f"{len(idle)} {changes} faithfulness by less than 0.01"
         lines.append(("minimality", f"{text}: {' '.join(idle[:8])}" if idle else text))
     if stable := record.get("stability"):
         figure = f"Jaccard {stable['overlap']:.2f} with resampled prompts"

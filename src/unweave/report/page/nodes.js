@@ -11,7 +11,7 @@ function nodeColumns(run, net) {
     {key: "effect", label: "effect", of: (n) => n.effect, text: (n) => signed(n.effect) + interval(n.interval), lacks: !has("effect"),
       told: `how much faithfulness falls when the node alone leaves the circuit${prompts ? `, on ${prompts} held-out prompts` : ""}${has("interval") ? ", with its 95% interval" : ""}; negative: faithfulness rises`},
     {key: "score", label: "score", of: (n) => n.score, text: (n) => signed(n.score) + (isNumber(n.spread) ? ` ± ${num(n.spread, 2)}` : ""),
-      told: `what ${run.method} scored, in units of the metric${run.metric ? ` (${asMap(run.metric).name})` : ""}: the mean over discovery prompts${has("spread") ? " ± standard deviation over them" : ""}; negative: the node lowers the metric`},
+      told: `what ${run.method} scored, in units of the metric${run.metric ? ` (${asMap(run.metric).name})` : ""}: the mean over discovery prompts${has("spread") ? " ± standard deviation over them" : ""}; negative: by this score the node lowers the metric`},
     {key: "group", label: "group", of: (n) => n.group, text: (n) => n.group || "–", lacks: !has("group"),
       told: "core: always needed; supporting: needed on some prompts; interchangeable: another node can take its place"},
     {key: "frequency", label: "frequency", of: (n) => n.frequency, text: (n) => percent(n.frequency), lacks: !has("frequency"),
