@@ -141,6 +141,27 @@ def own_file(path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize("level", ["node", "edge"])
+def test_a_pair_of_unequal_lengths_is_found_before_the_work(
+    wired: Model, tmp_path: Path, level: str
+) -> None:
+    file = Path(own_file(tmp_path / "mine.jsonl"))
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    refused: list[tuple[str, bool]] = []
+    # Whatever part of the prompts the pair falls into; a mean does not need pairs.
+    for number, row in enumerate(rows):
+        short = {**row, "corrupted": row["corrupted"].rpartition(" ")[0]}
+        file.write_text("\n".join(json.dumps(short if one is row else one) for one in rows))
+        how, folder = Specification(str(file), TASK, level=level), tmp_path / f"{number}"
+        try:
+            discover(wired, str(file), how, folder, explain=False)
+        except UnweaveError as error:
+            refused.append((str(error), folder.exists()))
+    assert 0 < len(refused) < len(rows)
+    assert all("differ in length" in error for error, _ in refused)
+    assert not any(left for _, left in refused), "a run that cannot be done leaves nothing"
+
+
 def test_edits_of_task_file_and_weights_are_noticed(wired: Model, tmp_path: Path) -> None:
     file = own_file(tmp_path / "mine.jsonl")
     how = Specification(file, TASK, method="eap", ablation="counterfactual", prompts=4, held_out=4)

@@ -46,7 +46,7 @@ def discover_edges(
     ledger, edges = Ledger(), EdgeExperiment(experiment)
     search = searches[experiment.specification.resolved.search]
     with ledger.phase("set-up"):
-        _ = experiment.accuracy, edges.discovery, edges.held_out
+        _ = experiment.accuracy, edges.discovery, edges.held_out, edges.evidence
     if folder is not None:
         folder.begin()
     about_model(experiment, say)
