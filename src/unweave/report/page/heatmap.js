@@ -32,8 +32,8 @@ function heatmapPanel(host, run, net, select) {
 function searchHistory(host, run) {
   const steps = run.rounds.filter((s) => isNumber(s.faithfulness));
   if (steps.length) {
-    host.append(el("table", {class: "settings"}, el("caption", {}, `Rounds of discovery; faithfulness on the ${prompts(run.discovery, "discovery")}`),
-      el("thead", {}, el("tr", {}, ["round", "joined", "dropped", "nodes", "faithfulness (discovery)"].map((t) => el("th", {scope: "col"}, t)))),
+    host.append(el("table", {class: "settings"}, el("caption", {}, `Rounds of the search; faithfulness on the prompts that the search ended with: more than the ${prompts(run.discovery, "discovery")} where its check asked for them`),
+      el("thead", {}, el("tr", {}, ["round", "joined", "dropped", "nodes", "faithfulness (search)"].map((t) => el("th", {scope: "col"}, t)))),
       el("tbody", {}, run.rounds.map((s, i) => el("tr", {}, el("th", {scope: "row"}, String(i + 1)),
         [s.selected.length, s.dropped.length, num(s.size), num(s.faithfulness)].map((v) => el("td", {}, String(v))))))));
   }
