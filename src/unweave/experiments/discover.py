@@ -79,9 +79,8 @@ def discover(
 def _discover(experiment: Experiment, folder: RunFolder | None, say: Say, explain: bool) -> Circuit:
     ledger = Ledger()
     with ledger.phase("set-up"):
-        # All parts now: prompts that the ablation cannot be built for are found before the work.
-        _ = experiment.accuracy, experiment.discovery, experiment.check
-        held_out = experiment.held_out
+        experiment.prepare()
+    held_out = experiment.held_out
     if folder is not None:
         folder.begin()
     about_model(experiment, say)

@@ -92,7 +92,8 @@ def plan(model: Model, task: Task | str, specification: Specification) -> Plan:
     experiment = Experiment.set_up(specification, model, given)
     ledger, method = Ledger(), specification.resolved
     with ledger.phase("set-up"):
-        _, problem, held_out = experiment.accuracy, experiment.discovery, experiment.held_out
+        experiment.prepare()
+    problem, held_out = experiment.discovery, experiment.held_out
     prompts = _prompts(method, len(problem.batch), len(held_out.batch))
     pilot, gradients = _pilot(model, task, specification)
     # The pilot's forward passes are of its own prompts.

@@ -185,6 +185,15 @@ class Experiment:
         """Prompts for the evidence on single nodes: neither searched on nor reported."""
         return self.problem("check", len(self.discovery.batch))
 
+    def prepare(self) -> None:
+        """Draws every part and records its ablation, so that prompts that it cannot be built for
+        are found before any work.
+
+        Raises:
+            UnweaveError: For those, or when the model cannot do the task.
+        """
+        _ = self.accuracy, self.discovery, self.held_out, self.check
+
     @cached_property
     def fingerprint(self) -> dict[str, str]:
         """What the names of task and model stand for: a file may change between two runs."""
