@@ -6,7 +6,6 @@ There is no GPU here: a stand-in rounds the inputs of products while the switch 
 import pytest
 import torch
 from oracles.tiny import tiny_inputs, tiny_model, tiny_readout
-from torch.nn import functional
 
 from unweave.decomposition import api, jobs, precision, rules
 from unweave.decomposition.api import decompose, relevance
@@ -25,7 +24,7 @@ def coarse(monkeypatch):
     """Makes the CPU look like such a GPU, its products rounded to `bits` of mantissa."""
 
     def switch_on(bits: int) -> list[bool]:
-        linear, seen = functional.linear, []
+        linear, seen = rules.linear, []
 
         def rounded(x, *rest):
             on = torch.backends.cuda.matmul.allow_tf32
@@ -35,7 +34,7 @@ def coarse(monkeypatch):
                 x = torch.ldexp(torch.round(mantissa * 2**bits) / 2**bits, exponent)
             return linear(x, *rest)
 
-        monkeypatch.setattr(rules.functional, "linear", rounded)
+        monkeypatch.setattr(rules, "linear", rounded)
         monkeypatch.setattr(jobs, "uses_tf32", lambda model, p: p in (None, "tf32"))
         return seen
 

@@ -26,6 +26,7 @@ from unweave.model.algebra import (
     normalise,
     pattern_of,
 )
+from unweave.model.products import linear
 from unweave.model.weights import Activation, Linear, Norm
 
 Rel = Float[Tensor, "source batch position *unit"]
@@ -85,7 +86,7 @@ def linear_without_bias(rel: Rel, w: Linear, out: TotalOut) -> RelOut:
     """`βW`: the bias belongs to the rest."""
     if (done := fused.linear(rel, w)) is not None:
         return done
-    return functional.linear(rel, w.matrix)
+    return linear(rel, w.matrix)
 
 
 # --- norms -------------------------------------------------------------------------------------

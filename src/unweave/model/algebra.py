@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from unweave.model.products import linear
 from unweave.model.weights import Activation, Linear, Norm
 from unweave.sites import Point
 
@@ -183,7 +184,7 @@ class Plain:
         return x
 
     def linear(self, x: Tensor, w: Linear, place: str) -> Tensor:
-        return functional.linear(x, w.matrix, w.offset)
+        return linear(x, w.matrix, w.offset)
 
     def norm(self, x: Tensor, w: Norm, place: str) -> Tensor:
         return normalise(x, w)

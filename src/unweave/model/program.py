@@ -16,6 +16,7 @@ from torch.nn import functional
 from unweave.cost import spend
 from unweave.model.algebra import Algebra, Plain, RotaryTable, V, normalise
 from unweave.model.positions import Context, prepare, token_positions
+from unweave.model.products import linear
 from unweave.model.weights import (
     Activation,
     Attention,
@@ -277,7 +278,7 @@ def embed(w: Embedding, inputs: Inputs) -> Float[Tensor, "batch position d_model
         assert inputs.pixels is not None
         size = w.patches.size
         squares = functional.unfold(inputs.pixels, size, stride=size).transpose(1, 2)
-        x = functional.linear(squares, w.patches.projection.matrix, w.patches.projection.offset)
+        x = linear(squares, w.patches.projection.matrix, w.patches.projection.offset)
         x = torch.cat((w.patches.class_token.expand(len(x), 1, -1), x), 1)
     else:
         assert w.tokens is not None
@@ -285,7 +286,7 @@ def embed(w: Embedding, inputs: Inputs) -> Float[Tensor, "batch position d_model
         x = w.tokens[inputs.tokens.to(w.tokens.device)].to(inputs.mask.device, w.dtype)
         x = x if w.scale == 1.0 else x * torch.tensor(w.scale, dtype=x.dtype)
         if w.token_projection is not None:
-            x = functional.linear(x, w.token_projection.matrix, w.token_projection.offset)
+            x = linear(x, w.token_projection.matrix, w.token_projection.offset)
     if w.types is not None:
         zeros = torch.zeros_like(inputs.mask, dtype=torch.long)
         x = x + w.types[zeros if inputs.types is None else inputs.types]
@@ -293,7 +294,7 @@ def embed(w: Embedding, inputs: Inputs) -> Float[Tensor, "batch position d_model
         x = x + w.positions[token_positions(inputs.mask) + w.position_offset]
     x = x if w.norm is None else normalise(x, w.norm)
     if w.projection is not None:
-        x = functional.linear(x, w.projection.matrix, w.projection.offset)
+        x = linear(x, w.projection.matrix, w.projection.offset)
     return x
 
 
