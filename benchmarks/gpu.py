@@ -385,7 +385,7 @@ def some_steps(model: Model) -> Callable[[], None]:
 
     def steps() -> None:
         for _ in range(5):
-            estimated_effects(problem, circuit)
+            estimated_effects(problem, circuit, circuit)
             problem.metric([circuit])
             problem.flipped(circuit, tried)
 

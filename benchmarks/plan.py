@@ -142,7 +142,7 @@ def measure(how: Configuration, device: str) -> dict[str, Any]:
     half = tuple(problem.nodes[: len(problem.nodes) // 2])
     problem.metric([half] * 16)
     problem.flipped(half, list(problem.nodes[:16]))
-    estimated_effects(problem, half)
+    estimated_effects(problem, half, half)
     peak = torch.cuda.max_memory_allocated() if gpu else status("VmHWM") - before
     return {"parts": expected.parts, "estimate": expected.peak, "peak": peak, "loaded": loaded}
 

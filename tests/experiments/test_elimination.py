@@ -6,21 +6,27 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import torch
 from oracles.closeness import assert_close
 
+from unweave.behaviours.file import find_task
 from unweave.circuits import Scores
 from unweave.experiments.specification import Experiment, Specification
 from unweave.model.loading import load
 from unweave.patching.circuits import run_circuits
 from unweave.patching.flips import run_flips
-from unweave.scores.problem import Problem
+from unweave.patching.gates import run_gated_nodes
+from unweave.scores.problem import Problem, Reference
 from unweave.scores.score import scores
-from unweave.search.descent import SETTINGS
-from unweave.search.eliminate import nested, polish
+from unweave.search.descent import SETTINGS, Predicted
+from unweave.search.eliminate import nested
 from unweave.search.loss import Loss
-from unweave.search.order import interleaved
+from unweave.search.order import interleaved, measured_order
+from unweave.search.polish import polish
 from unweave.search.search import Finding, searches
+from unweave.search.settings import SEARCH
 from unweave.sites import Site, parse
+from unweave.testing.problem import tiny_problem
 
 TASK = "wired-induction"
 
@@ -96,19 +102,63 @@ def test_the_search_goes_on_from_every_state(
 def test_polish_ends_where_no_single_change_pays(
     many: Problem, searched: tuple[Scores, Finding, Kept]
 ) -> None:
-    loss, price, finding = Loss.of(many), 0.005, searched[1]
+    price, finding = 0.005, searched[1]
     order = [parse(name) for name in finding.ranking]
     start, left = tuple(order[:8]), order[8:]
-
-    def value(circuit: tuple[Site, ...]) -> float:
-        return float(loss(many.metric([circuit]))[0]) + price * len(circuit)
-
-    found = polish(many, start, left, loss, price, len(many.nodes))
-    assert value(found) <= value(start) + 1e-6
-    for node in (*start, *left[: SETTINGS.returning]):
+    found = polish(many, start, left, price, len(many.nodes))
+    assert value(many, found, price) <= value(many, start, price) + 1e-6
+    for node in {*found, *left[: SETTINGS.returning // 2]}:
         changed = tuple(set(found) ^ {node})
-        assert not changed or value(changed) >= value(found) - 1e-5, node
-    assert len(polish(many, start, left, loss, 0.0, len(start))) <= len(start)
+        assert not changed or value(many, changed, price) >= value(many, found, price) - 1e-5, node
+    assert len(polish(many, start, left, 0.0, len(start))) <= len(start)
+
+
+def test_polish_puts_a_needed_node_in_the_place_of_an_idle_one(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a circuit that may not grow, an idle node leaves for nothing and a needed one has no room:
+    only both at once pay."""
+    circuit = find_task(TASK).known_circuit(TASK)
+    assert circuit is not None
+    *others, needed = circuit.nodes
+    idle = next(node for node in problem.nodes if node not in set(circuit.nodes))
+    start = (*others, idle)
+    polished = polish(problem, start, [needed], 0.0, len(start))
+    assert needed in polished
+    assert value(problem, polished, 0.0) < value(problem, start, 0.0) - 0.1
+    monkeypatch.setattr("unweave.search.polish.SETTINGS", replace(SETTINGS, swaps=0))
+    assert needed not in polish(problem, start, [needed], 0.0, len(start))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_predictions_are_slopes_at_gates(family: str) -> None:
+    """Against autograd through gates at every node, open in the circuit and shut outside."""
+    problem = tiny_problem(family)
+    circuit = problem.nodes[::2]
+    predicted = Predicted.at(problem, Loss.of(problem), circuit, problem.nodes)
+    inside = [float(node in set(circuit)) for node in problem.nodes]
+    gates = torch.tensor(inside, dtype=predicted.metric.dtype, requires_grad=True)
+    metric = run_gated_nodes(problem.model, problem.batch, problem.nodes, gates, problem.ablation)
+    slopes = [torch.autograd.grad(one, gates, retain_graph=True)[0] for one in metric]
+    assert_close(predicted.metric, metric.detach())
+    assert_close(predicted.adds, torch.stack(slopes, 1))
+
+
+def test_a_block_is_chosen_for_what_it_does_together() -> None:
+    """a and b cancel on every prompt; c and d are each smaller, and add up."""
+    full = torch.tensor([1.0, 1.0])
+    loss = Loss(Reference(full, torch.zeros(2)), 1.0)
+    adds = torch.tensor([[0.3, -0.3], [-0.3, 0.3], [0.2, 0.2], [0.2, 0.2]])
+    predicted = Predicted(loss, full, adds)
+    assert set(predicted.least_missed(2)) == {0, 1}
+    singles = predicted.without(adds).tolist()
+    assert singles[2] == pytest.approx(0.4 + SETTINGS.doubt * 0.2)  # the mean's and each prompt's
+    assert singles[0] == pytest.approx(0.3 + SETTINGS.doubt * 0.3)
+    assert set(replace(predicted, adds=-adds).joining(2)) == {0, 1}
+
+
+def value(problem: Problem, circuit: Sequence[Site], price: float) -> float:
+    return float(Loss.of(problem)(problem.metric([circuit]))[0]) + price * len(circuit)
 
 
 def test_positive_and_negative_nodes_interleave_after_the_circuit() -> None:
@@ -145,6 +195,36 @@ def test_every_node_is_ranked_after_the_circuit(many: Problem, order: str) -> No
     assert best.circuit == found.circuit
     loss = Loss.of(many)
     assert best.loss == pytest.approx(float(loss(many.metric([found.sites]))[0]), abs=1e-5)
+
+
+@pytest.mark.parametrize("order", ["measured", "left"])
+def test_the_ranking_retraces_the_way_down(many: Problem, order: str) -> None:
+    found = searches["eliminate"].run(many, scores["eap"].run(many), {"order": order})
+    (first,) = found.rounds
+    own = set(found.circuit)
+    path = nested([parse(name) for name in (*first.circuit, *first.dropped)], first.steps)
+    left = [str(node) for node in path if str(node) not in own]
+    assert list(found.ranking[len(own) :][: len(left)]) == left
+
+
+def test_what_never_joined_follows_by_what_it_is_predicted_to_cost() -> None:
+    problem = tiny_problem("gpt2")
+    loss, circuit, rest = Loss.of(problem), problem.nodes[:3], problem.nodes[3:]
+    order = measured_order(problem, circuit, (), rest)
+    assert sorted(map(str, order)) == sorted(map(str, rest))
+    gates = torch.zeros(len(problem.nodes), dtype=torch.float64)
+    gates[:3] = 1
+    gates.requires_grad_()
+    metric = run_gated_nodes(problem.model, problem.batch, problem.nodes, gates, problem.ablation)
+    slopes = torch.stack([torch.autograd.grad(one, gates, retain_graph=True)[0] for one in metric])
+    adds, now = slopes.T[3:], metric.detach()
+    for node in order[: SEARCH.order.soon]:
+        doubt = SETTINGS.doubt * adds.abs().mean(1) / loss.scale
+        costs = (loss(now + adds) + doubt).tolist()
+        place = rest.index(node)
+        left = [cost for i, cost in enumerate(costs) if rest[i] not in order[: order.index(node)]]
+        assert costs[place] == pytest.approx(min(left))
+        now = now + adds[place]
 
 
 def test_a_fixed_number_of_prompts_above_the_start_is_searched_to_its_end() -> None:

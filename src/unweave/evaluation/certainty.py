@@ -8,8 +8,10 @@ resampled: the frequency of a node is the share of resamples in which it is wort
 candidate j can take the place of node i if the circuit with j instead of i is not worse; pairs that
 effects, added up, call possible are run.
 
-A node is *interchangeable* if another can take its place, *core* if none can and it is worth its
-price in at least 95% of the resamples, and *supporting* otherwise.
+A node is *interchangeable* if another can take its place, *core* if none can and faithfulness
+changes by more than a twentieth without it, at both ends of the interval, and *supporting*
+otherwise. Being worth its price is not enough: nodes that are worth just that are in one circuit
+and not in the next, as prompts change.
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ from unweave.search.loss import Loss
 from unweave.sites import Site
 
 _RESAMPLES = 200
-_ALWAYS = 0.95  # the share of resamples from which on a node counts as always needed
+CORE = 0.05  # what faithfulness changes by without a node of the core, at least
 
 
 def certainty(
@@ -47,7 +49,7 @@ def certainty(
     evidence = {}
     for i, node in enumerate(circuit):
         found, often = estimate(effects[i]), float(needed[i])
-        group = "supporting" if often < _ALWAYS else "core"
+        group = "core" if max(found.low, -found.high) > CORE else "supporting"
         if swaps[i]:
             group = "interchangeable"
         interval = (found.low, found.high)

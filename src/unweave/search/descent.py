@@ -1,7 +1,13 @@
-"""The way down: circuits with fewer and fewer nodes, always without what is missed least."""
+"""The way down: circuits with fewer and fewer nodes, always without what is missed least.
+
+One gradient pass at a circuit gives, to first order, what every node adds to the metric of every
+prompt; so it predicts the loss without any set of nodes, cancellations included. Predictions only
+propose: every circuit on the way is run.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import torch
 from jaxtyping import Float
@@ -20,63 +26,109 @@ SETTINGS = SEARCH.descent
 
 
 @dataclass(frozen=True, eq=False)
+class Predicted:
+    """The loss of changed circuits, to first order.
+
+    Args:
+        metric: The circuit's own metric.
+        adds: What each node adds to it, ⟨∂m/∂z, z − μ⟩ at the circuit, whether it is in it or not.
+    """
+
+    loss: Loss
+    metric: Float[Tensor, " batch"]
+    adds: Float[Tensor, "node batch"]
+
+    @staticmethod
+    def at(
+        problem: Problem, loss: Loss, circuit: Sequence[Site], nodes: Sequence[Site]
+    ) -> "Predicted":
+        """Around a circuit, for changes by some nodes."""
+        metric, adds = estimated_effects(problem, tuple(circuit), nodes)
+        return Predicted(loss, metric, adds)
+
+    def without(self, taken: Float[Tensor, "change batch"]) -> Float[Tensor, " change"]:
+        """The loss when this is taken from the metric, and what may be wrong with that.
+
+        What to first order looks like a gain is often an error, and the larger a change is, the
+        larger its error: changes are charged a part of their size.
+        """
+        doubt = SETTINGS.doubt * taken.abs().mean(1) / self.loss.scale
+        return self.loss(self.metric - taken) + doubt
+
+    def least_missed(self, count: int) -> list[int]:
+        """So many nodes whose absence together costs least, one after the other."""
+        left, now, gone = list(range(len(self.adds))), self, []
+        for _ in range(count):
+            node = left.pop(int(now.without(self.adds[left]).argmin()))
+            now = replace(now, metric=now.metric - self.adds[node])
+            gone.append(node)
+        return gone
+
+    def joining(self, count: int) -> list[int]:
+        """So many nodes whose presence together costs least, one after the other."""
+        return replace(self, adds=-self.adds).least_missed(count)
+
+
+@dataclass(frozen=True, eq=False)
 class Descent:
     """Circuits on the way down, on one set of prompts.
 
     Args:
         price: Loss that one node less may cost.
-        blocks: Whether blocks leave, as long as that costs nothing; else one or two nodes, until
-            circuits are clearly past the best.
     """
 
     problem: Problem
     loss: Loss
     price: float
-    blocks: bool
 
     def next(self, nodes: tuple[Site, ...], steps: Sequence[Step]) -> Step | None:
-        """The circuit after `nodes`; None where the way down ends."""
-        count = len(self.problem.batch)
-        mine = [step for step in steps if step.prompts == count and step.blocks == self.blocks]
-        if not mine:
+        """The circuit after `nodes`; None where circuits are clearly past the best."""
+        if not steps:
             return self._step(nodes, ())
-        present = mine[-1].loss
-        if self.blocks:
-            return self._block(nodes, present)
-        value = min(step.loss + self.price * step.size for step in mine)
-        past = present + self.price * len(nodes) - value > SETTINGS.margin
-        return None if len(nodes) <= 1 or past else self._single(nodes, present)
+        values = [step.loss + self.price * step.size for step in steps]
+        if len(nodes) <= 1 or values[-1] - min(values) > SETTINGS.margin:
+            return None
+        if len(nodes) > SETTINGS.few and (step := self._block(nodes, steps[-1].loss)):
+            return step
+        return self._few(nodes)
 
     def _block(self, nodes: tuple[Site, ...], present: float) -> Step | None:
-        """Without the largest block of those that do least that may leave at once."""
-        _, effects = estimated_effects(self.problem, nodes)
-        # What to first order looks like a gain is often an error: small effects leave.
-        order = _ordered(nodes, effects.abs().mean(1))
+        """Without the largest block that costs no more than its price; None where none does."""
+        predicted = Predicted.at(self.problem, self.loss, nodes, nodes)
+        order = predicted.least_missed(len(nodes) // SETTINGS.blocks[0])
         for share in SETTINGS.blocks:
-            block = tuple(order[: len(nodes) // share])
-            if not block:
-                continue
+            block = tuple(nodes[i] for i in order[: len(nodes) // share])
             step = self._step(nodes, block)
-            if step.loss <= max(present + self.price * len(block), SETTINGS.good):
+            if step.loss <= present + self.price * len(block):
                 return step
         return None
 
-    def _single(self, nodes: tuple[Site, ...], present: float) -> Step:
-        """Without the node that is missed least, or two that do not need each other."""
-        chosen = list(nodes)
-        if len(nodes) > 2 * SETTINGS.tried:
-            # An estimate only proposes what is then tried: half of the prompts are enough.
-            half = slice(0, -(-len(self.problem.batch) // 2))
-            metric, effects = estimated_effects(self.problem.select(half), nodes)
-            chosen = _ordered(nodes, self.loss.select(half)(metric - effects))[: SETTINGS.tried]
-        worth = torch.full((len(chosen),), self.price)
-        heats = race(self.problem, nodes, chosen, self.loss, worth, wanted=min(2, len(chosen)))
-        best = [chosen[i] for i in heats.order[:2]]
-        if len(best) == 2 and len(nodes) > 2:
-            both = self._step(nodes, tuple(best))
-            if both.loss <= present + 2 * self.price:
-                return both
-        return self._step(nodes, tuple(best[:1]), heats.whole(heats.order[0]))
+    def _few(self, nodes: tuple[Site, ...]) -> Step:
+        """Without the node that is missed least, or a pair, such as two that cancel."""
+        singles, pair = self._proposed(nodes)
+        worth = torch.full((len(singles),), self.price)
+        heats = race(self.problem, nodes, singles, self.loss, worth)
+        best = heats.order[0]
+        one = self._step(nodes, (singles[best],), heats.whole(best))
+        if pair is None:
+            return one
+        both = self._step(nodes, pair)
+        return both if both.loss - self.price <= one.loss else one
+
+    def _proposed(self, nodes: tuple[Site, ...]) -> tuple[list[Site], tuple[Site, Site] | None]:
+        """Nodes to try without, and the best pair of them all; few nodes are all tried."""
+        # Every proposal is tried on all prompts: some are enough to make it.
+        some = slice(0, SETTINGS.proposing)
+        predicted = Predicted.at(self.problem.select(some), self.loss.select(some), nodes, nodes)
+        order = predicted.without(predicted.adds).argsort(stable=True).tolist()
+        singles = [nodes[i] for i in order[: SETTINGS.tried]]
+        pairs = list(combinations(range(len(nodes)), 2)) if len(nodes) > 2 else []
+        if not pairs:
+            return singles, None
+        first, second = torch.tensor(pairs, device=predicted.adds.device).T
+        sums = predicted.adds[first] + predicted.adds[second]
+        i, j = pairs[int(predicted.without(sums).argmin())]
+        return singles, (nodes[i], nodes[j])
 
     def _step(
         self,
@@ -87,33 +139,30 @@ class Descent:
         left = tuple(node for node in nodes if node not in set(removed))
         metric = self.problem.metric([left]) if metric is None else metric
         loss, faithfulness = float(self.loss(metric)[0]), float(self.loss.faithfulness(metric)[0])
-        names = tuple(map(str, removed))
-        return Step(len(left), loss, faithfulness, names, len(metric[0]), self.blocks)
+        return Step(len(left), loss, faithfulness, tuple(map(str, removed)), len(metric[0]))
 
 
 def estimated_effects(
-    problem: Problem, nodes: tuple[Site, ...]
+    problem: Problem, circuit: tuple[Site, ...], nodes: Sequence[Site]
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "node batch"]]:
-    """The circuit's metric, and to first order what each node adds: ⟨∂m/∂z, z − μ⟩ there."""
-    found = problem.by_prompts(1 + len(nodes), lambda part: _effects(part, nodes))
+    """The circuit's metric, and to first order what each of some nodes adds, or would add."""
+    index = {node: i for i, node in enumerate(problem.nodes)}
+    chosen = [index[node] for node in nodes]
+    found = problem.by_prompts(1 + len(nodes), lambda part: _effects(part, circuit, chosen))
     return found[0], found[1:]
 
 
-def _effects(problem: Problem, nodes: tuple[Site, ...]) -> Float[Tensor, "row batch"]:
+def _effects(
+    problem: Problem, circuit: tuple[Site, ...], chosen: list[int]
+) -> Float[Tensor, "row batch"]:
     metrics, columns = [], []
     for part in parts(len(problem.batch), problem.model.network.device):
         batch, ablation = problem.batch.select(part), problem.ablation.select(part)
-        keep = keep_masks([nodes], problem.points, problem.model, batch)
+        keep = keep_masks([circuit], problem.points, problem.model, batch)
         gradients, values, metric = metric_gradients(
             problem.model, batch, problem.points, keep, ablation
         )
         metrics.append(metric)
         deltas = differences(values, ablation, batch)
-        columns.append(node_products(problem, gradients, deltas, batch))
-    index = {node: i for i, node in enumerate(problem.nodes)}
-    chosen = torch.cat(columns, 1)[[index[node] for node in nodes]]
-    return torch.cat([torch.cat(metrics)[None], chosen])
-
-
-def _ordered(nodes: Sequence[Site], by: Float[Tensor, " node"]) -> list[Site]:
-    return [nodes[i] for i in torch.argsort(by, stable=True).tolist()]
+        columns.append(node_products(problem, gradients, deltas, batch)[chosen])
+    return torch.cat([torch.cat(metrics)[None], torch.cat(columns, 1)])

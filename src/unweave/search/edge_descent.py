@@ -95,7 +95,7 @@ class EdgeDescent:
                 self.save()
                 continue
             present = found[chosen][0]
-            self._leave(order[: sizes[chosen]], found[chosen], blocks=True)
+            self._leave(order[: sizes[chosen]], found[chosen])
 
     def singles(self) -> None:
         """Every edge that is not worth its price leaves; each one that stays was tried."""
@@ -156,12 +156,12 @@ class EdgeDescent:
         effects = torch.stack(taken).abs().mean((0, 1))
         return [edges[int(i)] for i in torch.argsort(effects, stable=True)]
 
-    def _leave(self, gone: Sequence[str], found: tuple[float, float], blocks: bool = False) -> None:
+    def _leave(self, gone: Sequence[str], found: tuple[float, float]) -> None:
         state = self.state
         state.circuit, state.loss = _without(state.circuit, gone), found[0]
         state.changed = True
         prompts = len(self.problem.batch)
-        state.steps.append(Step(len(state.circuit), *found, tuple(gone), prompts, blocks))
+        state.steps.append(Step(len(state.circuit), *found, tuple(gone), prompts))
         self.save()
 
 

@@ -1,22 +1,21 @@
 """Eliminate: from a pool of high scores down to the smallest circuit that is worth its price.
 
-1. The best third of the nodes by score join. 2. Blocks of those that do least leave, as long as
-that costs nothing. 3. One or two nodes leave at a time, always what is missed least; every circuit
-on the way is kept, so that sizes can be weighed against losses. 4. The circuit with the smallest
-`loss + price·size` is polished by single changes. 5. It is checked on prompts that the search did
-not use: if it is not faithful there, or the figure is not precise, the search takes more prompts
-and polishes on; where that does not help, at a lower price. 6. If it is not faithful where it was
-found either, the next best nodes join and it goes on. 7. The others follow in the order in which
-they left, or so that faithfulness stays near 1 (`order=measured`).
+1. The best third of the nodes by score join. 2. Blocks of them leave, as long as they cost no more
+than their price. 3. Then one or two nodes leave at a time, always what is missed least; every
+circuit on the way is kept, so that sizes can be weighed against losses. 4. The circuit with the
+smallest `loss + price·size` is polished: single nodes leave or join, or take another's place.
+5. It is checked on prompts that the search did not use: if it is not faithful there, or the figure
+is not precise, the search takes more prompts and polishes on; where that does not help, at a lower
+price. 6. If it is not faithful where it was found either, the next best nodes join and it goes on.
+7. The others follow in the order in which they left, or so that faithfulness stays near 1
+(`order=measured`).
 
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-
-import torch
 
 from unweave.circuits import Scores
 from unweave.estimates import Estimate
@@ -27,8 +26,8 @@ from unweave.search.descent import SETTINGS, Descent
 from unweave.search.edge_eliminate import find_edges
 from unweave.search.loss import Loss
 from unweave.search.order import measured_order
+from unweave.search.polish import polish
 from unweave.search.prompts import SearchPrompts
-from unweave.search.race import race
 from unweave.search.search import (
     EDGE_PRICE,
     MAX_SIZE,
@@ -106,11 +105,7 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
         run.save()
     best = min(state.rounds, key=lambda one: one.loss)
     if not state.ranking:
-        others = _left_order(state.rounds, best, scores)
-        if options["order"] == "measured":
-            effects = _effects(problem, scores, state.rounds)
-            others = measured_order(problem, best.circuit, others, effects)
-        state.ranking = [*best.circuit, *others]
+        state.ranking = [*best.circuit, *_others(run, best)]
         run.save()
     return Finding(best.circuit, tuple(state.ranking), tuple(state.rounds))
 
@@ -141,8 +136,7 @@ def _round(run: _Run, fresh: Sequence[Site]) -> Round:
     if not state.circuit:
         _descend(run, joined)
         order = nested(joined, state.steps)
-        fine = [step for step in state.steps if not step.blocks]
-        allowed = [step for step in fine if step.size <= limit] or [fine[-1]]
+        allowed = [step for step in state.steps if step.size <= limit] or [state.steps[-1]]
         best = min(allowed, key=lambda step: step.loss + price * step.size)
         state.circuit = [str(node) for node in order[: min(best.size, limit)]]
     kept = _widened(run, joined, limit)
@@ -158,22 +152,19 @@ def _round(run: _Run, fresh: Sequence[Site]) -> Round:
 
 
 def _descend(run: _Run, joined: tuple[Site, ...]) -> None:
-    """The way down: blocks on few prompts, then single nodes on many."""
+    """The way down, from all that joined."""
     state, options = run.state, run.options
     gone = {name for step in state.steps for name in step.removed}
     nodes = tuple(node for node in joined if str(node) not in gone)
+    problem = run.prompts.on(run.start)
+    descent = Descent(problem, Loss.of(problem), options["price"])
     with progress("Searching for the circuit", len(joined)) as advance:
         advance(len(gone))
-        problem = run.prompts.on(run.start)
-        for blocks in (True, False):
-            if blocks and any(not step.blocks for step in state.steps):
-                continue  # an interrupted search was past them
-            descent = Descent(problem, Loss.of(problem), options["price"], blocks)
-            while step := descent.next(nodes, state.steps):
-                state.steps.append(step)
-                nodes = tuple(node for node in nodes if str(node) not in step.removed)
-                advance(len(step.removed))
-                run.save()
+        while step := descent.next(nodes, state.steps):
+            state.steps.append(step)
+            nodes = tuple(node for node in nodes if str(node) not in step.removed)
+            advance(len(step.removed))
+            run.save()
 
 
 def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
@@ -183,8 +174,7 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
     before being small, so the price is halved, a few times at most.
     """
     state, options = run.state, run.options
-    order = nested(joined, state.steps)
-    wider = run.prompts.own
+    order, wider = nested(joined, state.steps), run.prompts.own
     while True:
         found = _checked(run, state)
         if found is not None:
@@ -196,10 +186,8 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
                     break
                 state.halved += 1
             wider = min(run.prompts.most, _needed(state.prompts, found.half, options["precision"]))
-        problem, own = run.prompts.on(wider), set(state.circuit)
-        left = [node for node in order if str(node) not in own]
         circuit, price = tuple(map(parse, state.circuit)), options["price"] / 2**state.halved
-        kept = polish(problem, circuit, left, Loss.of(problem), price, limit)
+        kept = polish(run.prompts.on(wider), circuit, order, price, limit)
         state.prompts, state.circuit = wider, list(map(str, kept))
         run.save()
     return tuple(map(parse, state.circuit))
@@ -225,53 +213,6 @@ def _checked(run: _Run, state: _State) -> Estimate | None:
     return check.reference.estimate(check.metric([tuple(map(parse, state.circuit))])[0])
 
 
-def polish(
-    problem: Problem,
-    circuit: Sequence[Site],
-    left: Sequence[Site],
-    loss: Loss,
-    price: float,
-    limit: int,
-) -> tuple[Site, ...]:
-    """Drops or takes back single nodes, the best one each time, as long as that pays.
-
-    What a node does depends on those that are still there. The loss, each node at its price, falls
-    with every step, so it ends. The nodes come back in the order in which they are missed.
-
-    Args:
-        left: The nodes that left the circuit, the last one first.
-        limit: The most nodes that the circuit may have.
-    """
-    kept, others = list(circuit), list(left[: SETTINGS.returning])
-    present = float(loss(problem.metric([tuple(kept)]))[0])
-    missed: dict[Site, float] = {}
-    while True:
-        tried = [*(kept if len(kept) > 1 else ()), *(others if len(kept) < limit else ())]
-        if not tried:
-            break
-        own = set(kept)
-        worth = torch.tensor([price if node in own else -price for node in tried])
-        heats = race(problem, kept, tried, loss, worth)
-        missed = dict(zip(tried, heats.values, strict=True))
-        best = heats.order[0]
-        node, metric = tried[best], heats.whole(best)
-        if metric is None:
-            metric = problem.metric([tuple(_flip(kept, node))])
-        value = float(loss(metric)[0])
-        if present - value + float(worth[best]) <= SETTINGS.rounding:
-            break
-        present, to = value, (others if node in own else kept)
-        (kept if node in own else others).remove(node)
-        to.append(node)
-    return tuple(sorted(kept, key=lambda node: -missed.get(node, 0.0)))
-
-
-def _flip(circuit: Sequence[Site], node: Site) -> list[Site]:
-    if node in set(circuit):
-        return [one for one in circuit if one != node]
-    return [*circuit, node]
-
-
 def nested(circuit: Sequence[Site], steps: Sequence[Step]) -> list[Site]:
     """The nodes in the order in which elimination would miss them, the most missed first."""
     gone = [parse(name) for step in steps for name in step.removed]
@@ -279,26 +220,20 @@ def nested(circuit: Sequence[Site], steps: Sequence[Step]) -> list[Site]:
     return left + gone[::-1]
 
 
-def _left_order(rounds: Sequence[Round], best: Round, scores: Scores) -> list[str]:
-    """Nodes outside the circuit: those that left, the last one first, then the rest by score."""
-    order: list[str] = []
-    for one in reversed(rounds):
+def _others(run: _Run, best: Round) -> list[str]:
+    """Nodes outside the circuit: those that left, the last one first, then those that never
+    joined, by score or so that faithfulness stays near 1."""
+    own, order = set(best.circuit), []
+    for one in reversed(run.state.rounds):
         joined = [parse(name) for name in (*one.circuit, *one.dropped)]
-        order += map(str, nested(joined, one.steps))
-    circuit = set(best.circuit)
-    return [n for n in dict.fromkeys((*order, *scores.ranking())) if n not in circuit]
-
-
-def _effects(problem: Problem, scores: Scores, rounds: Iterable[Round]) -> Mapping[str, float]:
-    """What a node adds to faithfulness: as it was seen to leave, else in the whole model."""
-    values, scale = scores.values.tolist(), float(problem.reference.scale)
-    effect = {n: v / scale for n, v in zip(scores.sources, values, strict=True)}
-    for one in rounds:
-        for before, step in zip(one.steps, one.steps[1:], strict=False):
-            if before.prompts == step.prompts and step.removed:
-                fall = before.faithfulness - step.faithfulness
-                effect |= dict.fromkeys(step.removed, fall / len(step.removed))
-    return effect
+        order += [node for node in nested(joined, one.steps) if str(node) not in own]
+    left = list(dict.fromkeys(order))
+    ranking = ranked_sites(run.prompts.problem, run.scores)
+    rest = [node for node in ranking if str(node) not in own and node not in set(left)]
+    if run.options["order"] == "measured":
+        circuit = tuple(map(parse, best.circuit))
+        return list(map(str, measured_order(run.prompts.problem, circuit, left, rest)))
+    return list(map(str, [*left, *rest]))
 
 
 searches.register("eliminate")(
@@ -307,7 +242,7 @@ searches.register("eliminate")(
         "drops what is missed least, then keeps the circuit that is worth its price",
         find,
         {
-            "start": Option(32, "prompts on which the way down is searched", low=1),
+            "start": Option(64, "prompts on which the way down is searched", low=1),
             "most_prompts": Option(
                 256, "prompts that the search may take while its check does not hold", low=1
             ),
@@ -322,8 +257,8 @@ searches.register("eliminate")(
             "rounds": Option(3, "rounds at most", low=1),
             "order": Option(
                 "measured",
-                "nodes outside the circuit: measured (so that faithfulness stays near 1) or left "
-                "(the last to leave first)",
+                "nodes outside the circuit, after those that left: measured (so that faithfulness "
+                "stays near 1) or left (by score)",
                 choices=("measured", "left"),
             ),
         },

@@ -6,38 +6,39 @@ from collections.abc import Callable, Mapping, Sequence
 from unweave.estimates import standard_error
 from unweave.progress import progress
 from unweave.scores.problem import N, Problem, Runs
+from unweave.search.descent import Predicted
+from unweave.search.loss import Loss
 from unweave.search.settings import SEARCH
-from unweave.sites import parse
+from unweave.sites import Site
 
 SETTINGS = SEARCH.order
 
 
 def measured_order(
-    problem: Problem, circuit: Sequence[str], others: Sequence[str], effects: Mapping[str, float]
-) -> list[str]:
-    """Orders the nodes outside a circuit by what faithfulness lacks, measured on the way.
+    problem: Problem, circuit: Sequence[Site], left: Sequence[Site], rest: Sequence[Site]
+) -> list[Site]:
+    """The nodes outside a circuit: the way down retraced, then what keeps the loss small.
+
+    Circuits of the way down were faithful, so those that left come back in reverse order. Of the
+    rest, whatever the gradient at the circuit so far says adds up to the smallest loss comes next;
+    it is taken again from time to time, as nodes come to matter less and less often.
 
     Args:
-        others: The nodes outside, the likeliest to be needed first.
-        effects: What each adds to faithfulness, as far as it is known.
+        left: The nodes that left on the way down, the last one first.
+        rest: The nodes that never joined.
     """
     problem = problem.select(slice(0, SETTINGS.prompts))
-    reference, kept = problem.reference, tuple(map(parse, circuit))
-    tried, rest = others[: SETTINGS.tried], others[SETTINGS.tried :]
-    gains = reference.faithfulness(problem.flipped(kept, list(map(parse, tried))))
-    gains -= reference.faithfulness(problem.metric([kept]))
-    gains[gains.abs() <= SETTINGS.rounding] = 0.0
-    known = dict(effects) | dict(zip(tried, gains.tolist(), strict=True))
-    done = 0
-    with progress("Ordering the other nodes", len(others)) as advance:
-
-        def missing(more: Sequence[str]) -> float:
-            nonlocal done
-            advance(len(more) - done)
-            done = len(more)
-            return missing_faithfulness(problem, (*kept, *map(parse, more)))
-
-        return interleaved(tried, rest, known, missing)
+    loss, order, others = Loss.of(problem), list(left), list(rest)
+    with progress("Ordering the other nodes", len(rest)) as advance:
+        while others:
+            present = (*circuit, *order)
+            predicted = Predicted.at(problem, loss, present, others)
+            count = min(len(others), max(SETTINGS.soon, len(present) // SETTINGS.later))
+            chosen = [others[i] for i in predicted.joining(count)]
+            order += chosen
+            others = [node for node in others if node not in set(chosen)]
+            advance(count)
+    return order
 
 
 def missing_faithfulness(problem: Runs[N], circuit: Sequence[N]) -> float:

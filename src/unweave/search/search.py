@@ -23,7 +23,6 @@ class Step:
 
     Args:
         prompts: On how many prompts it was run.
-        blocks: Whether nodes left in blocks.
     """
 
     size: int
@@ -31,7 +30,6 @@ class Step:
     faithfulness: float
     removed: tuple[str, ...]
     prompts: int
-    blocks: bool = False
 
 
 @dataclass(frozen=True)

@@ -44,23 +44,28 @@ class DescentSettings:
     """`eliminate` on nodes.
 
     Args:
-        tried: How many nodes an estimate proposes for leaving.
+        few: With no more nodes than this, one or two leave at a time; with more, blocks.
         blocks: One node in this many leaves at once, the larger block first.
-        good: A block may leave if its nodes are worth no more than their price, or the loss stays
-            below this.
+        proposing: On how many prompts a prediction is made whose proposals are all tried.
+        tried: How many nodes a prediction proposes for leaving.
+        doubt: What part of a change's predicted size is added to its predicted loss.
         margin: Past the best circuit by this much, the way down ends.
-        returning: How many of the nodes that left last may come back.
+        returning: How many of the nodes outside may join a circuit that is polished.
+        swaps: How many exchanges of two nodes are tried where no single change pays.
         halvings: How often a price may be halved at which no circuit is faithful.
         step: Prompts are drawn in multiples of this.
         smallest_pool: Models with fewer nodes are searched whole.
         rounding: A smaller difference in loss may be float32's.
     """
 
+    few: int = 16
+    blocks: tuple[int, ...] = (5, 10)
+    proposing: int = 32
     tried: int = 4
-    blocks: tuple[int, ...] = (4, 8)
-    good: float = 0.2
+    doubt: float = 0.3
     margin: float = 0.1
     returning: int = 8
+    swaps: int = 2
     halvings: int = 2
     step: int = 32
     smallest_pool: int = 12
@@ -87,17 +92,12 @@ class OrderSettings:
     """The order of what is outside a circuit.
 
     Args:
-        rounding: A smaller effect may be float32's.
         prompts: On how many prompts it is measured.
-        tried: How many nodes are tried one by one at the circuit; the effect of the others is
-            known from elsewhere.
-        soon: Faithfulness is measured again after this many nodes, then less and less often: each
-            time after `1/later` of those that are ordered already.
+        soon: It is measured again after this many nodes or edges, then less and less often: each
+            time after `1/later` of those that are there already.
     """
 
-    rounding: float = ROUNDING
     prompts: int = 32
-    tried: int = 24
     soon: int = 3
     later: int = 4
 

@@ -1,0 +1,61 @@
+"""Evidence on the nodes of a circuit, against runs of each circuit by itself."""
+
+import pytest
+
+from unweave.behaviours.file import find_task
+from unweave.evaluation.certainty import CORE, certainty
+from unweave.experiments.specification import Experiment, Specification
+from unweave.model.loading import load
+from unweave.patching.circuits import run_circuits
+from unweave.scores.problem import Problem
+from unweave.sites import Site
+
+TASK = "wired-induction"
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    how = Specification(TASK, TASK, ablation="counterfactual", prompts=16)
+    return Experiment.set_up(how, load(TASK)).discovery
+
+
+def faithfulness(problem: Problem, circuit: tuple[Site, ...]) -> float:
+    """By runs that share nothing with flips or estimates."""
+    runs = [problem.nodes, (), circuit]
+    points = problem.points
+    found = run_circuits(problem.model, problem.batch, runs, points, problem.ablation).double()
+    full, empty, kept = found.mean(1).tolist()
+    return (kept - empty) / (full - empty)
+
+
+def test_effects_are_what_faithfulness_loses_without_a_node(problem: Problem) -> None:
+    known = find_task(TASK).known_circuit(TASK)
+    assert known is not None
+    idle = tuple(node for node in problem.nodes if node not in set(known.nodes))
+    circuit = (*known.nodes, idle[0])
+    found = certainty(problem, circuit, idle[1:4], price=0.01)
+    whole = faithfulness(problem, circuit)
+    for node in circuit:
+        without = tuple(one for one in circuit if one != node)
+        effect = whole - faithfulness(problem, without)
+        assert found[str(node)].effect == pytest.approx(effect, abs=1e-4)
+        low, high = found[str(node)].interval
+        assert low <= found[str(node)].effect <= high
+    assert [found[str(node)].group for node in known.nodes] == ["core", "core"]
+    assert all(found[str(node)].interval[0] > CORE for node in known.nodes)
+    assert all(found[str(node)].frequency == 1 for node in known.nodes)
+    # Any idle node is as good as another; no node can do what a wired one does.
+    assert found[str(idle[0])].group == "interchangeable"
+    assert found[str(idle[0])].swaps[0] in map(str, idle[1:4])
+    assert found[str(idle[0])].frequency == 0
+    assert not any(found[str(node)].swaps for node in known.nodes)
+
+
+def test_a_node_that_is_worth_its_price_alone_is_not_core(problem: Problem) -> None:
+    """With nothing to take its place, a small effect is support."""
+    known = find_task(TASK).known_circuit(TASK)
+    assert known is not None
+    idle = next(node for node in problem.nodes if node not in set(known.nodes))
+    found = certainty(problem, (*known.nodes, idle), (), price=-1.0)
+    assert found[str(idle)].frequency == 1  # below every price
+    assert found[str(idle)].group == "supporting"
