@@ -1,9 +1,10 @@
 """Races: of many changes of a circuit, the best ones; clearly worse ones see few prompts.
 
 1. Every change is run on the first prompts. 2. Those whose loss is above the best one's by more
-than two standard errors of their difference, example by example, are out. 3. The others see four
-times as many prompts, until one is left or all prompts are used. Close calls are decided by all
-prompts, so that other prompts decide them alike; clear ones cost little.
+than two standard errors of their difference, example by example, are out, and of the others the
+best third goes on. 3. They see four times as many prompts, until one is left or all prompts are
+used. The closest calls are decided by all prompts, so that other prompts decide them alike; clear
+ones cost little.
 """
 
 from collections.abc import Sequence
@@ -87,7 +88,9 @@ def race(
 def _close(
     parts: Float[Tensor, "change batch"], costs: Float[Tensor, " change"], wanted: int
 ) -> Bool[Tensor, " change"]:
-    """Which changes are not clearly worse than the last of the wanted ones."""
-    mark = int(costs.argsort(stable=True)[min(wanted, len(costs)) - 1])
-    error = standard_error(parts - parts[mark])
-    return costs - costs[mark] <= SETTINGS.errors * error
+    """Which changes go on: the best that are not clearly worse than the last of the wanted ones."""
+    order = costs.argsort(stable=True)
+    mark = int(order[min(wanted, len(costs)) - 1])
+    close = costs - costs[mark] <= SETTINGS.errors * standard_error(parts - parts[mark])
+    close[order[max(wanted, -(-len(costs) // SETTINGS.lasting)) :]] = False
+    return close

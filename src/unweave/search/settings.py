@@ -58,7 +58,7 @@ class DescentSettings:
         rounding: A smaller difference in loss may be float32's.
     """
 
-    few: int = 16
+    few: int = 24
     blocks: tuple[int, ...] = (5, 10)
     proposing: int = 32
     tried: int = 4
@@ -79,11 +79,13 @@ class RaceSettings:
     Args:
         first: Prompts of the first heat.
         errors: Standard errors that a change has to be worse by to be out.
+        lasting: Of this many changes at most one goes on to the next heat, if it is not out.
         growth: How many times as many prompts the next heat has.
     """
 
     first: int = 24
     errors: float = 2.0
+    lasting: int = 3
     growth: int = 4
 
 
