@@ -40,7 +40,8 @@ def polish(
         heats = race(problem, kept, tried, loss, worth)
         missed = dict(zip(tried, heats.values, strict=True))
         best = heats.order[0]
-        changed = _changed(problem, kept, {tried[best]}, heats.whole(best))
+        circuit, metric = _flipped(kept, [tried[best]]), heats.whole(best)
+        changed = _Present(circuit, problem.metric([circuit]) if metric is None else metric)
         if now.gain(changed, loss) + float(worth[best]) <= SETTINGS.rounding:
             swapped = _swapped(problem, loss, now, others, heats, tried)
             if swapped is None or now.gain(swapped, loss) <= SETTINGS.rounding:
@@ -80,18 +81,6 @@ def _candidates(
     return list(found)[: SETTINGS.returning]
 
 
-def _changed(
-    problem: Problem,
-    circuit: Sequence[Site],
-    nodes: set[Site],
-    metric: Float[Tensor, "1 batch"] | None = None,
-) -> _Present:
-    """The circuit without those of the nodes that it has, and with the others."""
-    own = set(circuit)
-    changed = (*(n for n in circuit if n not in nodes), *(n for n in nodes if n not in own))
-    return _Present(changed, problem.metric([changed]) if metric is None else metric)
-
-
 def _swapped(
     problem: Problem,
     loss: Loss,
@@ -103,16 +92,30 @@ def _swapped(
     """The best circuit in which one of the others takes a node's place.
 
     What two changes do together is guessed from what each does alone, on the prompts that all of
-    them saw; the best guesses are run on all prompts.
+    them saw; the best guesses are run on these, the best of them on all.
     """
     place = {node: i for i, node in enumerate(tried)}
     pairs = [(i, j) for i in now.circuit for j in others]
     if not pairs:
         return None
     seen = slice(0, min(heats.seen))
-    rows = torch.tensor([[place[i], place[j]] for i, j in pairs], device=heats.metric.device)
-    alone = heats.metric[:, seen]
-    guesses = loss.select(seen)(alone[rows[:, 0]] + alone[rows[:, 1]] - now.metric[:, seen])
-    best = guesses.argsort(stable=True)[: SETTINGS.swaps].tolist()
-    found = [_changed(problem, now.circuit, set(pairs[i])) for i in best]
-    return max(found, key=lambda one: now.gain(one, loss), default=None)
+    first, part, alone = problem.select(seen), loss.select(seen), heats.metric[:, seen]
+    rows = torch.tensor([[place[i], place[j]] for i, j in pairs], device=alone.device)
+    guesses = part(alone[rows[:, 0]] + alone[rows[:, 1]] - now.metric[:, seen])
+    circuits = [_flipped(now.circuit, pairs[i]) for i in _least(guesses, SETTINGS.swaps)]
+    if not circuits:
+        return None
+    best = [circuits[i] for i in _least(part(first.metric(circuits)), SETTINGS.finalists)]
+    metric = problem.metric(best)
+    chosen = int(loss(metric).argmin())
+    return _Present(best[chosen], metric[chosen][None])
+
+
+def _least(values: Float[Tensor, " n"], count: int) -> list[int]:
+    return values.argsort(stable=True)[:count].tolist()
+
+
+def _flipped(circuit: Sequence[Site], nodes: Sequence[Site]) -> tuple[Site, ...]:
+    """The circuit without those of the nodes that it has, and with the others."""
+    own = set(circuit)
+    return (*(n for n in circuit if n not in set(nodes)), *(n for n in nodes if n not in own))

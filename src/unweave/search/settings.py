@@ -51,7 +51,9 @@ class DescentSettings:
         doubt: What part of a change's predicted size is added to its predicted loss.
         margin: Past the best circuit by this much, the way down ends.
         returning: How many of the nodes outside may join a circuit that is polished.
-        swaps: How many exchanges of two nodes are tried where no single change pays.
+        swaps: How many exchanges of two nodes are tried on a race's first prompts, where no single
+            change pays.
+        finalists: How many of these are tried on all prompts.
         halvings: How often a price may be halved at which no circuit is faithful.
         step: Prompts are drawn in multiples of this.
         smallest_pool: Models with fewer nodes are searched whole.
@@ -64,8 +66,9 @@ class DescentSettings:
     tried: int = 4
     doubt: float = 0.3
     margin: float = 0.1
-    returning: int = 8
-    swaps: int = 2
+    returning: int = 12
+    swaps: int = 12
+    finalists: int = 2
     halvings: int = 2
     step: int = 32
     smallest_pool: int = 12
