@@ -170,21 +170,21 @@ def _descend(run: _Run, joined: tuple[Site, ...]) -> None:
 def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
     """Polishes the circuit, on more and more prompts until the check holds.
 
-    Where it does not hold on the most prompts either, nodes are too dear: being faithful comes
-    before being small, so the price is halved, a few times at most.
+    Where the circuit is clearly not faithful on the most prompts either, nodes are too dear: being
+    faithful comes before being small, so the price is halved, a few times at most.
     """
     state, options = run.state, run.options
     order, wider = nested(joined, state.steps), run.prompts.own
     while True:
         found = _checked(run, state)
         if found is not None:
-            near = abs(1 - found.value) <= options["tolerance"]
-            if near and (found.half <= options["precision"] or state.prompts >= run.prompts.most):
-                break
-            if not near and state.prompts >= run.prompts.most:
-                if state.halved == SETTINGS.halvings:
+            off = abs(1 - found.value)
+            if state.prompts >= run.prompts.most:
+                if off - found.half <= options["tolerance"] or state.halved == SETTINGS.halvings:
                     break
                 state.halved += 1
+            elif off <= options["tolerance"] and found.half <= options["precision"]:
+                break
             wider = min(run.prompts.most, _needed(state.prompts, found.half, options["precision"]))
         circuit, price = tuple(map(parse, state.circuit)), options["price"] / 2**state.halved
         kept = polish(run.prompts.on(wider), circuit, order, price, limit)
