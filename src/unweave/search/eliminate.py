@@ -174,7 +174,7 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
     faithful comes before being small, so the price is halved, a few times at most.
     """
     state, options = run.state, run.options
-    order, wider = nested(joined, state.steps), run.prompts.own
+    order, wider = nested(joined, state.steps), _first(run)
     while True:
         found = _checked(run, state)
         if found is not None:
@@ -191,6 +191,15 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
         state.prompts, state.circuit = wider, list(map(str, kept))
         run.save()
     return tuple(map(parse, state.circuit))
+
+
+def _first(run: _Run) -> int:
+    """Prompts of the first polish: the search's own, or as many as their error asks for."""
+    own, precision = run.prompts.own, run.options["precision"]
+    problem = run.prompts.on(own)
+    metric = problem.metric([tuple(map(parse, run.state.circuit))])[0]
+    half = problem.reference.estimate(metric).half
+    return own if half <= precision else min(run.prompts.most, _needed(own, half, precision))
 
 
 def _needed(prompts: int, half: float, precision: float) -> int:
