@@ -105,12 +105,12 @@ def test_polish_ends_where_no_single_change_pays(
     price, finding = 0.005, searched[1]
     order = [parse(name) for name in finding.ranking]
     start, left = tuple(order[:8]), order[8:]
-    found = polish(many, start, left, price, len(many.nodes))
+    found = polish(many, Loss.of(many), start, left, price, len(many.nodes))
     assert value(many, found, price) <= value(many, start, price) + 1e-6
     for node in {*found, *left[: SETTINGS.returning // 2]}:
         changed = tuple(set(found) ^ {node})
         assert not changed or value(many, changed, price) >= value(many, found, price) - 1e-5, node
-    assert len(polish(many, start, left, 0.0, len(start))) <= len(start)
+    assert len(polish(many, Loss.of(many), start, left, 0.0, len(start))) <= len(start)
 
 
 def test_polish_puts_a_needed_node_in_the_place_of_an_idle_one(
@@ -123,11 +123,11 @@ def test_polish_puts_a_needed_node_in_the_place_of_an_idle_one(
     *others, needed = circuit.nodes
     idle = next(node for node in problem.nodes if node not in set(circuit.nodes))
     start = (*others, idle)
-    polished = polish(problem, start, [needed], 0.0, len(start))
+    polished = polish(problem, Loss.of(problem), start, [needed], 0.0, len(start))
     assert needed in polished
     assert value(problem, polished, 0.0) < value(problem, start, 0.0) - 0.1
     monkeypatch.setattr("unweave.search.polish.SETTINGS", replace(SETTINGS, swaps=0))
-    assert needed not in polish(problem, start, [needed], 0.0, len(start))
+    assert needed not in polish(problem, Loss.of(problem), start, [needed], 0.0, len(start))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -239,15 +239,18 @@ def test_a_fixed_number_of_prompts_above_the_start_is_searched_to_its_end() -> N
     assert best.faithfulness == pytest.approx(float(Loss.of(problem).faithfulness(metric)[0]))
 
 
-def test_a_circuit_that_is_not_faithful_at_its_price_gets_a_lower_one(
+def test_faithfulness_weighs_more_where_a_circuit_lacks_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At .9 a node, one head is the cheapest circuit of the relay; the behaviour needs three."""
     how = Specification("wired-relay", "wired-relay", ablation="counterfactual", prompts=4)
     problem = Experiment.set_up(how, load("wired-relay")).discovery
     found, options = scores["eap"].run(problem), {"price": 0.9, "order": "left"}
-    lowered = searches["eliminate"].run(problem, found, options)
-    monkeypatch.setattr("unweave.search.eliminate.SETTINGS", replace(SETTINGS, halvings=0))
-    kept = searches["eliminate"].run(problem, found, options)
-    assert (len(kept.circuit), len(lowered.circuit)) == (1, 3)
-    assert float(problem.faithfulness([lowered.sites])[0]) == pytest.approx(1, abs=0.01)
+    sizes = []
+    for doublings in (0, 2):
+        changed = replace(SETTINGS, mean=1.0, doublings=doublings)
+        monkeypatch.setattr("unweave.search.eliminate.SETTINGS", changed)
+        circuit = searches["eliminate"].run(problem, found, options).sites
+        sizes.append(len(circuit))
+    assert sizes == [1, 3]
+    assert float(problem.faithfulness([circuit])[0]) == pytest.approx(1, abs=0.01)

@@ -5,10 +5,10 @@ than their price. 3. Then one or two nodes leave at a time, always what is misse
 circuit on the way is kept, so that sizes can be weighed against losses. 4. The circuit with the
 smallest `loss + price·size` is polished: single nodes leave or join, or take another's place.
 5. It is checked on prompts that the search did not use: if it is not faithful there, or the figure
-is not precise, the search takes more prompts and polishes on; where that does not help, at a lower
-price. 6. If it is not faithful where it was found either, the next best nodes join and it goes on.
-7. The others follow in the order in which they left, or so that faithfulness stays near 1
-(`order=measured`).
+is not precise, the search takes more prompts and polishes on; where that does not help, with more
+weight on faithfulness. 6. If it is not faithful where it was found either, the next best nodes join
+and it goes on. 7. Those that left follow, the last one first, then the rest, by score or so that
+faithfulness stays near 1 (`order=measured`).
 
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
@@ -53,21 +53,21 @@ class _State:
     Args:
         prompts: How many prompts the circuit was polished on so far; 0 before that.
         circuit: The polished circuit.
-        halved: How often the price was halved, since a circuit at the full one was not faithful.
+        doubled: How often the weight of faithfulness was doubled, since a circuit lacked it.
     """
 
     rounds: list[Round] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     prompts: int = 0
     circuit: list[str] = field(default_factory=list)
-    halved: int = 0
+    doubled: int = 0
     ranking: list[str] = field(default_factory=list)
 
 
 _PLAIN = (
     "prompts",
     "circuit",
-    "halved",
+    "doubled",
     "ranking",
 )  # fields of a state that JSON keeps as they are
 
@@ -101,7 +101,7 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
     while not _finished(state, options, len(ranking), pool):
         fresh = ranking[len(state.rounds) * pool :][:pool]
         state.rounds.append(_round(run, fresh))
-        state.steps, state.prompts, state.circuit, state.halved = [], 0, [], 0
+        state.steps, state.prompts, state.circuit, state.doubled = [], 0, [], 0
         run.save()
     best = min(state.rounds, key=lambda one: one.loss)
     if not state.ranking:
@@ -170,8 +170,9 @@ def _descend(run: _Run, joined: tuple[Site, ...]) -> None:
 def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
     """Polishes the circuit, on more and more prompts until the check holds.
 
-    Where the circuit is clearly not faithful on the most prompts either, nodes are too dear: being
-    faithful comes before being small, so the price is halved, a few times at most.
+    On the way down single examples tell circuits apart; what is left is to be right on average, so
+    faithfulness has more weight. Where the circuit is clearly not faithful on the most prompts
+    either, its weight is doubled, a few times at most.
     """
     state, options = run.state, run.options
     order, wider = nested(joined, state.steps), _first(run)
@@ -180,14 +181,15 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
         if found is not None:
             off = abs(1 - found.value)
             if state.prompts >= run.prompts.most:
-                if off - found.half <= options["tolerance"] or state.halved == SETTINGS.halvings:
+                if off - found.half <= options["tolerance"] or state.doubled == SETTINGS.doublings:
                     break
-                state.halved += 1
+                state.doubled += 1
             elif off <= options["tolerance"] and found.half <= options["precision"]:
                 break
             wider = min(run.prompts.most, _needed(state.prompts, found.half, options["precision"]))
-        circuit, price = tuple(map(parse, state.circuit)), options["price"] / 2**state.halved
-        kept = polish(run.prompts.on(wider), circuit, order, price, limit)
+        problem, circuit = run.prompts.on(wider), tuple(map(parse, state.circuit))
+        loss = Loss.of(problem, SETTINGS.mean * 2**state.doubled)
+        kept = polish(problem, loss, circuit, order, options["price"], limit)
         state.prompts, state.circuit = wider, list(map(str, kept))
         run.save()
     return tuple(map(parse, state.circuit))

@@ -11,18 +11,20 @@ from unweave.search.settings import SEARCH
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """`|1 − f| + w·mean_b |m_b(C) − m_b(M)| / |m(M) − m(∅)|`
+    """`v·|1 − f| + w·mean_b |m_b(C) − m_b(M)| / |m(M) − m(∅)|`
 
     Args:
         scale: |m(M) − m(∅)|, of all examples also where only some are looked at.
+        mean: v, the weight of faithfulness beside that of single examples.
     """
 
     reference: Reference
     scale: float
+    mean: float = 1.0
 
     @staticmethod
-    def of(problem: Runs) -> "Loss":
-        return Loss(problem.reference, abs(float(problem.reference.scale)))
+    def of(problem: Runs, mean: float = 1.0) -> "Loss":
+        return Loss(problem.reference, abs(float(problem.reference.scale)), mean)
 
     def __call__(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
         return self.parts(metric).mean(1)
@@ -31,7 +33,8 @@ class Loss:
         """Each example's part of the loss: their mean is the loss, and differences between two
         circuits are compared example by example."""
         off = (metric - self.reference.full) / self.scale
-        return off.mean(1, keepdim=True).sign() * off + SEARCH.loss.examples * off.abs()
+        mean = self.mean * off.mean(1, keepdim=True).sign()
+        return mean * off + SEARCH.loss.examples * off.abs()
 
     def faithfulness(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
         """`(m(C) − m(∅)) / (m(M) − m(∅))`"""
@@ -39,4 +42,4 @@ class Loss:
 
     def select(self, examples: slice) -> "Loss":
         """The same on a part of the examples, with the scale of all."""
-        return Loss(self.reference.select(examples), self.scale)
+        return Loss(self.reference.select(examples), self.scale, self.mean)

@@ -16,7 +16,12 @@ from unweave.sites import Site
 
 
 def polish(
-    problem: Problem, circuit: Sequence[Site], left: Sequence[Site], price: float, limit: int
+    problem: Problem,
+    loss: Loss,
+    circuit: Sequence[Site],
+    left: Sequence[Site],
+    price: float,
+    limit: int,
 ) -> tuple[Site, ...]:
     """Drops or adds single nodes, the best one each time; where none pays, exchanges two.
 
@@ -27,7 +32,6 @@ def polish(
         left: Nodes outside, the likeliest to be needed first.
         limit: The most nodes that the circuit may have.
     """
-    loss = Loss.of(problem)
     others = _candidates(problem, loss, circuit, left)
     now = _Present(tuple(circuit), problem.metric([tuple(circuit)]))
     missed: dict[Site, float] = {}

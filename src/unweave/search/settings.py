@@ -54,7 +54,8 @@ class DescentSettings:
         swaps: How many exchanges of two nodes are tried on a race's first prompts, where no single
             change pays.
         finalists: How many of these are tried on all prompts.
-        halvings: How often a price may be halved at which no circuit is faithful.
+        mean: Weight of faithfulness in the loss of a polish, beside that of single examples.
+        doublings: How often it may be doubled where a circuit is not faithful.
         step: Prompts are drawn in multiples of this.
         smallest_pool: Models with fewer nodes are searched whole.
         rounding: A smaller difference in loss may be float32's.
@@ -69,7 +70,8 @@ class DescentSettings:
     returning: int = 12
     swaps: int = 12
     finalists: int = 2
-    halvings: int = 2
+    mean: float = 2.0
+    doublings: int = 2
     step: int = 32
     smallest_pool: int = 12
     rounding: float = ROUNDING
