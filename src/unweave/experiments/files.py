@@ -29,7 +29,8 @@ BROKEN = (
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Writes beside the file and renames: a killed run leaves no half of it.
 
-    Of several processes that share a run, the first writes.
+    A link stays a link. A device or a pipe (/dev/stdout) is written to and never replaced. Of
+    several processes that share a run, the first writes.
 
     Args:
         write: Writes the file that it is given.
@@ -39,12 +40,16 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """
     if not ranks().first:
         return
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            write(path)
+            return
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             write(part)
-            part.replace(path)
+            part.replace(target)
         finally:
             part.unlink(missing_ok=True)
     except (OSError, SafetensorError) as error:
@@ -53,6 +58,11 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             f"cannot write {path}: {reason}; make room or choose another folder, then give the "
             "same command again"
         ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text whole or not at all; what UTF-8 cannot hold becomes a question mark."""
+    write_whole(path, lambda part: part.write_text(text, "utf-8", errors="replace"))
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
