@@ -195,4 +195,6 @@ CASES += [Case(f"run: {command}"[:90], command, says, finished) for command, say
 CASES += [
     Case("an unfinished run is evaluated", E, "is not finished: continue with --resume", state({})),
     Case("an unfinished run is shown", "report {bad}", "is not finished", state({})),
+    Case("a folder of odd bytes", f"{D} --out {{bad}}/\udcff", "its name is not UTF-8"),
+    Case("a comparison of odd bytes", f"{C} --out {{bad}}/\udcff", "its name is not UTF-8"),
 ]

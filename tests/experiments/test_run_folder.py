@@ -318,6 +318,12 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     assert json.loads(text, parse_constant=pytest.fail) == {"a": [None, None], "b": [1, 2.5]}
 
 
+def test_a_name_of_odd_bytes_is_read_back(tmp_path: Path) -> None:
+    record = {"task": os.fsdecode(b"\xff.jsonl"), "sign": "−"}
+    write_json(tmp_path / "x.json", record)
+    assert read_json(tmp_path / "x.json", "a record") == record
+
+
 def test_scores_that_do_not_fit_their_names(finished: Path, tmp_path: Path) -> None:
     with safe_open(finished / "scores.safetensors", "pt") as file:
         metadata, values = file.metadata(), file.get_tensor("values")

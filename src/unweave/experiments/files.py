@@ -68,7 +68,8 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Writes an object whole or not at all, NaN and infinities as null."""
     text = json.dumps(plain(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_whole(path, lambda part: part.write_text(text, "utf-8"))
+    # A path of odd bytes holds what UTF-8 cannot; the escape is JSON's own, and is read back.
+    write_whole(path, lambda part: part.write_text(text, "utf-8", errors="backslashreplace"))
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

@@ -81,7 +81,10 @@ def save(run: ShownRun, figure: str, path: Path, options: PlotOptions | None = N
         dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
         form = path.suffix.lower()
         how: Any = {"format": form[1:], "dpi": 300, "metadata": dates.get(form)}
-        write_whole(path, lambda part: canvas.savefig(part, **how))
+        try:
+            write_whole(path, lambda part: canvas.savefig(part, **how))
+        except (ValueError, OverflowError) as error:  # numbers that are too far apart
+            raise UnweaveError(f"{run.folder} cannot be drawn ({error})") from error
 
 
 def _missing(run: ShownRun, what: str) -> UnweaveError:
