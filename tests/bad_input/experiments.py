@@ -1,9 +1,15 @@
 """Options of the commands that run experiments, or show them."""
 
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from bad_input.case import Case
 from bad_input.tampered_runs import finished, state
+
+from unweave.behaviours.file import find_task
+from unweave.model.loading import load
 
 W = "wired-induction"
 D, C, E = f"discover {W} -q", f"compare {W} -q", "evaluate {bad} -q"
@@ -69,6 +75,8 @@ COMMANDS: list[tuple[str, str]] = [
     (f"{D} -n 99999999", "99999999 prompts"),
     (f"{D} --held-out 0", "--held-out"),
     (f"{D} --held-out 99999999", "99999999 prompts"),
+    (f"{D} --held-out 1", "--held-out"),
+    (f"discover {{bad}}/five.jsonl -m {W} -q --ablation zero", "1 held-out prompt gives no error"),
     (f"{D} --seed x", "--seed"),
     (f"{D} --model nowhere/x.gguf", "no such file or folder"),
     (f"{D} --model ''", "has no config.json"),
@@ -158,6 +166,7 @@ ON_A_RUN: list[tuple[str, str]] = [
     (f"{E} --parts curves", "unknown part 'curves' of an evaluation: did you mean curve"),
     (f"{E} --parts '[/red]'", "unknown part '[/red]'"),
     (f"{E} -n 0", "-n"),
+    (f"{E} -n 1", "-n"),
     (f"{E} -n 99999999", "99999999 prompts"),
     (f"{E} --draws 0", "--draws"),
     (f"{E} --device nonsense", "nonsense"),
@@ -188,6 +197,22 @@ ON_A_RUN: list[tuple[str, str]] = [
 def scratch(folder: Path) -> None:
     for name in ("notes.txt", "empty.jsonl"):
         (folder / name).write_bytes(b"")
+    (folder / "five.jsonl").write_text("\n".join(map(json.dumps, _five())))
+
+
+@cache
+def _five() -> list[dict[str, Any]]:
+    """So few lines that one is left to evaluate on."""
+    drawn = find_task(W).prompts(load(W), 5, 0, "discover")
+    return [
+        {
+            "clean": one.clean,
+            "corrupted": one.corrupted,
+            "answer": one.answers[0],
+            "distractor": one.distractors[0],
+        }
+        for one in drawn
+    ]
 
 
 CASES = [Case(command[:90], command, says, scratch) for command, says in COMMANDS]
