@@ -33,7 +33,8 @@ test: lint docs browser $(TEST_MODELS)
 	$(call SUITE,$(BIN))
 
 # The lowest version of each dependency that pyproject.toml allows. Needs a Python that the oldest
-# torch has a wheel for: make test-oldest PYTHON=python3.11
+# torch has a wheel for: make test-oldest PYTHON=python3.11. PyPI's torch brings 2.5 GB of CUDA
+# packages; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu gives the same without them.
 test-oldest: $(OLDEST)/.installed
 	$(call SUITE,$(OLDEST)/bin)
 

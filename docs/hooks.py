@@ -40,7 +40,9 @@ def on_page_content(content: str, **_: Any) -> str:
         display = "block" if match["tag"] == "div" else "inline"
         found = convert(html.unescape(match["latex"]).strip(), display=display)
         found = _BAR.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', found)
-        return _PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">&#x02032;</mo></mrow>', found)
+        found = _PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">&#x02032;</mo></mrow>', found)
+        # A formula that is wider than a phone scrolls by itself, as code does.
+        return f'<div style="overflow-x: auto">{found}</div>' if display == "block" else found
 
     return _FORMULA.sub(math, content)
 

@@ -1,8 +1,10 @@
 """Fixtures that several folders of tests share."""
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 import type_checks
 from hypothesis import Phase, settings
 
@@ -11,6 +13,11 @@ if TYPE_CHECKING:
 
 # Before anything of the package is imported.
 type_checks.install("unweave")
+
+# Without a GPU, Triton's interpreter runs the kernels. Triton reads this when it is first imported,
+# which other libraries may do long before the tests of the kernels.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The same examples in every run, few enough for a model in each, and no folder left behind.
 # No shrinking: a draw here is small, and a failing one would be run for minutes.

@@ -1,9 +1,15 @@
 """Options of the commands that run experiments, or show them."""
 
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from bad_input.case import Case
 from bad_input.tampered_runs import finished, state
+
+from unweave.behaviours.file import find_task
+from unweave.model.loading import load
 
 W = "wired-induction"
 D, C, E = f"discover {W} -q", f"compare {W} -q", "evaluate {bad} -q"
@@ -69,10 +75,17 @@ COMMANDS: list[tuple[str, str]] = [
     (f"{D} -n 99999999", "99999999 prompts"),
     (f"{D} --held-out 0", "--held-out"),
     (f"{D} --held-out 99999999", "99999999 prompts"),
+    (f"{D} --held-out 1", "--held-out"),
+    (f"discover {{bad}}/five.jsonl -m {W} -q --ablation zero", "1 held-out prompt gives no error"),
     (f"{D} --seed x", "--seed"),
     (f"{D} --model nowhere/x.gguf", "no such file or folder"),
     (f"{D} --model ''", "has no config.json"),
     (f"{D} --device nonsense", "nonsense"),
+    (f"{D} --device hpu", "device hpu cannot be used"),
+    (f"{D} --device privateuseone", "device privateuseone cannot be used"),
+    (f"{D} --device nonsense --memory 4GB", "device nonsense cannot be used"),
+    (f"{D} --device cuda:99 --memory 4GB", "device cuda:99 cannot be used"),
+    (f"{D} --memory {'9' * 400}GB", "is not a size"),
     (f"{D} --resume", "--resume needs the run's folder"),
     (f"{D} --out {NOTES}", "is a file: choose another folder"),
     (f"{D} --out {NOTES}/x", "is a file: choose another folder"),
@@ -106,6 +119,10 @@ COMMANDS: list[tuple[str, str]] = [
     ("evaluate", "Missing argument 'run'"),
     ("evaluate nowhere", "no run folder nowhere"),
     ("evaluate '[/red]'", "no run folder [/red]"),
+    (f"evaluate {'x' * 300}", "no run folder xxx"),
+    (f"explain {'x' * 300}", "no run folder xxx"),
+    (f"report {'x' * 300}", "no run folder xxx"),
+    (f"report {'x/' * 3000}", "no run folder x/x"),
     (f"evaluate {NOTES}", "no run folder"),
     ("evaluate {bad}", "run.json is not there"),
     ("explain", "no run folder: expected unweave explain RUN"),
@@ -149,6 +166,7 @@ ON_A_RUN: list[tuple[str, str]] = [
     (f"{E} --parts curves", "unknown part 'curves' of an evaluation: did you mean curve"),
     (f"{E} --parts '[/red]'", "unknown part '[/red]'"),
     (f"{E} -n 0", "-n"),
+    (f"{E} -n 1", "-n"),
     (f"{E} -n 99999999", "99999999 prompts"),
     (f"{E} --draws 0", "--draws"),
     (f"{E} --device nonsense", "nonsense"),
@@ -159,12 +177,15 @@ ON_A_RUN: list[tuple[str, str]] = [
     ("paths {bad} -n 1", "--prompts"),
     ("paths {bad} --expansions 0", "--expansions"),
     ("paths {bad} --device nonsense", "nonsense"),
-    ("report {bad} -o /proc/nowhere/x.html", "cannot be written"),
+    ("report {bad} -o /proc/nowhere/x.html", "cannot write"),
+    (f"report {{bad}} -o {'x' * 300}", "File name too long"),
+    (f"export {{bad}} -f csv -o {'x' * 300}", "File name too long"),
+    (f"plot {{bad}} -f heatmap -o {'x' * 300}.png", "File name too long"),
     ("plot {bad} -f heatmap -o x.png --round 9", "round"),
     ("plot {bad} -f heatmap -o x.png --position nowhere", "nowhere"),
     ("plot {bad} -f roc -o x.png", "evaluat"),
-    ("plot {bad} -f heatmap -o /proc/nowhere/x.png", "cannot be written"),
-    ("export {bad} -f csv -o /proc/nowhere/x.csv", "cannot be written"),
+    ("plot {bad} -f heatmap -o /proc/nowhere/x.png", "cannot write"),
+    ("export {bad} -f csv -o /proc/nowhere/x.csv", "cannot write"),
     ("export {bad} -f edges", "holds a circuit of nodes"),
     (f"{D} --method eap --out {{bad}}", "is not empty: add --resume"),
     (f"{D} --method eap --resume --out {{bad}}", "prompts was 4, is None"),
@@ -176,6 +197,22 @@ ON_A_RUN: list[tuple[str, str]] = [
 def scratch(folder: Path) -> None:
     for name in ("notes.txt", "empty.jsonl"):
         (folder / name).write_bytes(b"")
+    (folder / "five.jsonl").write_text("\n".join(map(json.dumps, _five())))
+
+
+@cache
+def _five() -> list[dict[str, Any]]:
+    """So few lines that one is left to evaluate on."""
+    drawn = find_task(W).prompts(load(W), 5, 0, "discover")
+    return [
+        {
+            "clean": one.clean,
+            "corrupted": one.corrupted,
+            "answer": one.answers[0],
+            "distractor": one.distractors[0],
+        }
+        for one in drawn
+    ]
 
 
 CASES = [Case(command[:90], command, says, scratch) for command, says in COMMANDS]
@@ -183,4 +220,6 @@ CASES += [Case(f"run: {command}"[:90], command, says, finished) for command, say
 CASES += [
     Case("an unfinished run is evaluated", E, "is not finished: continue with --resume", state({})),
     Case("an unfinished run is shown", "report {bad}", "is not finished", state({})),
+    Case("a folder of odd bytes", f"{D} --out {{bad}}/\udcff", "its name is not UTF-8"),
+    Case("a comparison of odd bytes", f"{C} --out {{bad}}/\udcff", "its name is not UTF-8"),
 ]

@@ -241,3 +241,11 @@ CASES += [
     for name, (make, says) in table.items()
     if name in ("empty", "a list", "binary", "deep", "rounds text", "no nodes", "site number")
 ]
+CASES += [
+    Case(
+        "effects too far apart to draw",
+        "plot {bad} -f circuit -o x.svg",
+        "cannot be drawn",
+        inside("circuit.json", lambda found: found["nodes"][0].update(effect=1e308)),
+    ),
+]

@@ -169,6 +169,16 @@ def test_the_file_alone(agreement, capsys, monkeypatch):
     assert cli.main(["tasks", "validate", str(agreement), "--file-only", "--model", "x"]) == 2
 
 
+def test_one_prompt_to_evaluate_on_is_a_problem(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    rows = [line(f"{i} a", f"{i} b", " is", " are") for i in range(6)]
+    for count, problems in ((5, 1), (6, 0)):
+        path.write_text("\n".join(rows[:count]))
+        found = validate(path).problems
+        assert len(found) == problems
+        assert all("write 6 lines or more" in one.reason for one in found)
+
+
 def test_labels_need_a_classifier(tmp_path, capsys):
     path = tmp_path / "labels.jsonl"
     rows = [{"text": f"{i} why", "label": ("a", "b")[i % 2]} for i in range(8)]

@@ -58,7 +58,7 @@ def test_validate(tmp_path, capsys):
     path = tmp_path / "mine.jsonl"
     good = [
         json.dumps({"clean": f"{i} a", "corrupted": "b", "answer": " c", "distractor": " d"})
-        for i in range(4)
+        for i in range(6)
     ]
     path.write_text("\n".join(good))
     assert cli.main(["tasks", "validate", str(path), "--file-only"]) == 0
@@ -66,14 +66,14 @@ def test_validate(tmp_path, capsys):
     path.write_text("\n".join([good[0], "{", *good[1:], "[]"]))
     assert cli.main(["tasks", "validate", str(path), "--file-only"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in lines[:2]] == ["line 2", "line 6"]
+    assert [line.partition(":")[0] for line in lines[:2]] == ["line 2", "line 8"]
     assert lines[2].endswith("2 problems")
 
 
 @pytest.mark.usefixtures("loaded")
 def test_validate_with_a_model(tmp_path, capsys):
     path = tmp_path / "mine.csv"
-    rows = [f"{i} keys,{i} key, arrrre, is" for i in range(4)]
+    rows = [f"{i} keys,{i} key, arrrre, is" for i in range(6)]
     path.write_text("\n".join(["clean,corrupted,answer,distractor", *rows]))
     args = ["tasks", "validate", str(path), "--model", "smollm2-135m"]
     assert cli.main(args) == 1

@@ -1,11 +1,10 @@
 """Fused kernels against the rules as they are written, their twins.
 
-There is no GPU here: Triton's interpreter runs the same kernels on the CPU where triton is
-installed. On a GPU they are compiled.
+Without a GPU, Triton's interpreter runs the same kernels on the CPU where triton is installed
+(`conftest.py` asks for it). On a GPU they are compiled.
 """
 
 import math
-import os
 import sys
 from types import ModuleType
 
@@ -42,8 +41,6 @@ ACTIVATIONS = [
 
 @pytest.fixture(scope="module")
 def kernels() -> ModuleType:
-    if not torch.cuda.is_available():
-        os.environ.setdefault("TRITON_INTERPRET", "1")
     pytest.importorskip("triton")
     from unweave.decomposition import kernels
 

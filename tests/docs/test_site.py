@@ -32,6 +32,8 @@ def test_formulas_become_mathml():
     assert "arithmatex" not in found
     assert "<msub><mi>a</mi><mi>s</mi></msub>" in found
     assert "&#x0003C;" in found
+    shown = script("hooks").on_page_content('<div class="arithmatex">\\[a + b\\]</div>')
+    assert shown.startswith('<div style="overflow-x: auto"><math')  # wider than a phone: it scrolls
 
 
 def test_errors_are_listed_with_names_for_values():

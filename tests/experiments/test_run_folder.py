@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from unweave.behaviours.file import find_task
 from unweave.errors import UnweaveError
 from unweave.experiments import files
 from unweave.experiments.discover import discover
-from unweave.experiments.files import read_json, write_json
+from unweave.experiments.files import read_json, write_json, write_text
 from unweave.experiments.locking import new_folder
 from unweave.experiments.run_folder import read_run
 from unweave.experiments.specification import Specification
@@ -268,17 +269,59 @@ def test_a_full_disk_keeps_the_run(wired: Model, tmp_path: Path) -> None:
     discover(wired, TASK, specification(), tmp_path, resume=True)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
-def test_a_read_only_folder(wired: Model, tmp_path: Path) -> None:
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Gives root's rights up, to which nothing is read-only."""
+    root = os.geteuid() == 0
+    if root:
+        os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        if root:
+            os.setresuid(0, 0, 0)
+
+
+def test_a_read_only_folder(wired: Model, finished: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
-    with pytest.raises(UnweaveError, match="Permission denied; choose another folder"):
+    for parent in (tmp_path.parent, tmp_path.parent.parent):
+        parent.chmod(0o755)  # pytest's own folders are closed to others
+    with nobody(), pytest.raises(UnweaveError, match="Permission denied; choose another folder"):
         discover(wired, TASK, specification(), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """A device is the same case: root would lose /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text(pipe, "page")
+        assert os.read(reader, 100) == b"page"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"a": [float("nan"), float("inf")], "b": (1, 2.5)})
     text = (tmp_path / "x.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == {"a": [None, None], "b": [1, 2.5]}
+
+
+def test_a_name_of_odd_bytes_is_read_back(tmp_path: Path) -> None:
+    record = {"task": os.fsdecode(b"\xff.jsonl"), "sign": "−"}
+    write_json(tmp_path / "x.json", record)
+    assert read_json(tmp_path / "x.json", "a record") == record
 
 
 def test_scores_that_do_not_fit_their_names(finished: Path, tmp_path: Path) -> None:

@@ -87,6 +87,9 @@ def validate(
     if problems:
         return Validation(tuple(sorted(problems)), prompts=len(prompts))
     task = as_task(path, prompts)
+    if task.sizes is not None and task.sizes["evaluate"] < 2:
+        reason = "1 prompt to evaluate on gives no error of faithfulness: write 6 lines or more"
+        return Validation((BadLine(0, reason),), (), len(prompts), task.sizes)
     task = replace(task, first_token=first_token, only_correct=only_correct)
     assert task.sizes is not None
     notes = (*_mirrored([prompt for _, prompt in prompts]), *_few(task.sizes))

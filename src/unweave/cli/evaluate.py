@@ -13,7 +13,7 @@ from unweave.cli import experiment_options as given
 RunFolder = Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")]
 HeldOut = Annotated[
     int | None,
-    typer.Option("-n", "--n-evaluate", min=1, help="Held-out prompts; by default the task's."),
+    typer.Option("-n", "--n-evaluate", min=2, help="Held-out prompts; by default the task's."),
 ]
 Parts = Annotated[
     str,

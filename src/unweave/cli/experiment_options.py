@@ -88,7 +88,7 @@ Prompts = Annotated[
     typer.Option("--prompts", "-n", min=1, help="Prompts to find the circuit on."),
 ]
 HeldOut = Annotated[
-    int | None, typer.Option("--held-out", min=1, help="Other prompts to measure it on.")
+    int | None, typer.Option("--held-out", min=2, help="Other prompts to measure it on.")
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, …")]
 

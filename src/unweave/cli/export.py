@@ -27,6 +27,7 @@ def export(
 
     Example: unweave export runs/ioi --format eap-ig -o ioi.json
     """
+    from unweave.experiments.files import write_text
     from unweave.registry import nearest
     from unweave.report.exports import FORMATS
     from unweave.report.folder import read_shown
@@ -39,9 +40,5 @@ def export(
         typer.echo(text, nl=False)
         return
     path = out or run / name
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise UnweaveError(f"{path} cannot be written: {error.strerror or error}") from error
+    write_text(path, text)
     typer.echo(path)

@@ -29,7 +29,8 @@ BROKEN = (
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Writes beside the file and renames: a killed run leaves no half of it.
 
-    Of several processes that share a run, the first writes.
+    A link stays a link. A device or a pipe (/dev/stdout) is written to and never replaced. Of
+    several processes that share a run, the first writes.
 
     Args:
         write: Writes the file that it is given.
@@ -39,12 +40,16 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """
     if not ranks().first:
         return
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            write(path)
+            return
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             write(part)
-            part.replace(path)
+            part.replace(target)
         finally:
             part.unlink(missing_ok=True)
     except (OSError, SafetensorError) as error:
@@ -55,10 +60,16 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         ) from error
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes a text whole or not at all; what UTF-8 cannot hold becomes a question mark."""
+    write_whole(path, lambda part: part.write_text(text, "utf-8", errors="replace"))
+
+
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Writes an object whole or not at all, NaN and infinities as null."""
     text = json.dumps(plain(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_whole(path, lambda part: part.write_text(text, "utf-8"))
+    # A path of odd bytes holds what UTF-8 cannot; the escape is JSON's own, and is read back.
+    write_whole(path, lambda part: part.write_text(text, "utf-8", errors="backslashreplace"))
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

@@ -25,6 +25,12 @@ def entries(folder: Path) -> list[str]:
 def check_writable(folder: Path) -> None:
     """Raises when a folder can neither be made nor written, before any work is done."""
     try:
+        str(folder).encode()
+    except UnicodeEncodeError:  # safetensors would refuse to read what it had written there
+        raise UnweaveError(
+            f"cannot write into {folder}: its name is not UTF-8; choose another folder with --out"
+        ) from None
+    try:
         there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     except OSError as error:
         raise UnweaveError(

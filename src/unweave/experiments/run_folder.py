@@ -16,6 +16,7 @@ under way its folder is locked.
 
 import hashlib
 import json
+import os
 import platform
 import shlex
 import sys
@@ -284,7 +285,7 @@ def read_run(folder: Path) -> Run:
     Raises:
         UnweaveError: When it is not a run folder, or a file of it is broken or of another version.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # Path.is_dir raises for a name that is too long
         raise UnweaveError(f"no run folder {folder}: make one with unweave discover TASK")
     if (folder / "state.json").exists():
         raise UnweaveError(f"the run in {folder} is not finished: continue with --resume")

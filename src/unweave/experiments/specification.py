@@ -177,8 +177,18 @@ class Experiment:
 
     @cached_property
     def held_out(self) -> Problem:
-        """Prompts that nothing is chosen on."""
-        return self.problem("evaluate", self.specification.held_out)
+        """Prompts that nothing is chosen on.
+
+        Raises:
+            UnweaveError: For a single one, whose faithfulness would be printed with an error of 0.
+        """
+        problem = self.problem("evaluate", self.specification.held_out)
+        if len(problem.batch) < 2:
+            raise UnweaveError(
+                "1 held-out prompt gives no error of faithfulness: take 2 or more with --held-out; "
+                "a task file needs 6 lines for that"
+            )
+        return problem
 
     @cached_property
     def check(self) -> Problem:

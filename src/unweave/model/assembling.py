@@ -11,6 +11,7 @@ import torch
 
 from unweave.errors import UnweaveError, UnweaveWarning
 from unweave.model.checkpoint import Checkpoint, architecture, read_network
+from unweave.model.devices import device_of, unusable
 from unweave.model.model import Model
 from unweave.model.sizes import free_memory, memory_size
 from unweave.model.weights import Attention, Network, tensors
@@ -140,14 +141,9 @@ def _keep_freed_memory() -> None:
 
 def _on_device(network: Network, device: torch.device | str) -> Network:
     try:
-        target = torch.device(device)
-        moved = network.to(target)
-    except (RuntimeError, AssertionError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UnweaveError(f"device {device!s} cannot be used ({reason}): try cpu") from error
-    if target.type == "meta":
-        raise UnweaveError("device meta cannot be used (it holds no numbers): try cpu")
-    return moved
+        return network.to(device_of(device))
+    except RuntimeError as error:  # its memory is full
+        raise unusable(device, error) from error
 
 
 def _prepends_bos(model: Model, adds_bos: bool | None, wish: bool | None) -> bool:

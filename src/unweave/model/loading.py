@@ -5,6 +5,7 @@ used where they lie, in a memory map or in the given object; nothing but tensors
 (safetensors, GGUF and `weights_only=True`), and no code that comes with a model is run.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from unweave.model import sources
 from unweave.model.assembling import LoadedParts, LoadOptions, assemble, finish
 from unweave.model.checkpoint import Checkpoint, architecture, read_network
 from unweave.model.configs import check_family, check_fields, check_heads, check_sizes
+from unweave.model.devices import device_of
 from unweave.model.folders import has_tokenizer, is_lens, lens_tensors, read_config
 from unweave.model.gguf_cache import GgufModel, read_gguf
 from unweave.model.model import Model
@@ -93,7 +95,7 @@ def load(
         source = _from_object(x)
         options = LoadOptions(dtype, device, given, bos, device_map, memory)
         return assemble(_name(x), source, options)
-    if device_map is None and asked_memory() and torch.device(device or "cpu").type == "cuda":
+    if device_map is None and asked_memory() and device_of(device or "cpu").type == "cuda":
         # A promise for weights and work together: what does not fit stays in CPU memory.
         device_map, memory = "auto", asked_memory()
     where = device if device_map is not None else device or "cpu"
@@ -242,7 +244,7 @@ def _available_tokenizer(name: str | None) -> Any | None:
     """The tokenizer beside the weights that an object was loaded from, if it says from where."""
     if not name:
         return None
-    folder = Path(name) if Path(name).is_dir() else sources.available(name)
+    folder = Path(name) if os.path.isdir(name) else sources.available(name)
     return None if folder is None else folder_tokenizer(folder)
 
 

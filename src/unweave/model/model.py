@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unweave.display.tables import block, table
 from unweave.errors import UnweaveError
+from unweave.model.devices import device_of
 from unweave.model.program import Inputs, logits
 from unweave.model.tokenizing import encoded
 from unweave.model.weights import Block, Network, tensors
@@ -139,7 +140,7 @@ class Model:
 
     def to(self, target: torch.dtype | torch.device | str) -> "Model":
         """The model in another dtype or on another device."""
-        where = torch.device(target) if isinstance(target, str) else target
+        where = device_of(target) if isinstance(target, str) else target
         network, window = unwindowed(self.network), self.network.window
         moved = network.to(where)
         if window is not None and isinstance(where, torch.device):

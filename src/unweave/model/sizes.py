@@ -1,5 +1,6 @@
 """Sizes of memory: as a user writes them, and what a device has free."""
 
+import math
 import os
 import re
 
@@ -18,10 +19,10 @@ def memory_size(memory: str | int) -> int:
         UnweaveError: For text that is not a size, or a size that is not positive.
     """
     match = re.fullmatch(r"\s*(\d+\.?\d*)\s*([KMGT]?)i?B?\s*", str(memory), re.IGNORECASE)
-    size = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
-    if size <= 0:
+    size = float(match[1]) * _UNITS[match[2].upper()] if match else 0
+    if not 1 <= size < math.inf:
         raise UnweaveError(f"memory {memory!r} is not a size: expected e.g. '4GB' or '500MB'")
-    return size
+    return int(size)
 
 
 def free_memory(device: torch.device) -> int:

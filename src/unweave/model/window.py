@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from unweave.errors import UnweaveError
+from unweave.model.devices import device_of
 from unweave.model.weights import Alibi, Embedding, Linear, Network, Rotary, tensors
 
 
@@ -298,10 +299,10 @@ def placement_of(
         )
     if missing := [name for name in sizes if name not in device_map and "" not in device_map]:
         raise UnweaveError(f"device_map has no device for {missing[0]!r}: name it, or '' for all")
-    parts = {name: torch.device(device_map.get(name, device_map.get(""))) for name in sizes}
+    parts = {name: device_of(device_map.get(name, device_map.get(""))) for name in sizes}
     gpus = [where for where in parts.values() if where.type != "cpu"]
     main = device if device is not None else (gpus[0] if gpus else "cpu")
-    return Placement(parts, torch.device(main))
+    return Placement(parts, device_of(main))
 
 
 def _filled(
@@ -311,9 +312,7 @@ def _filled(
 ) -> Placement:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     gpus = [torch.device("cuda", i) for i in range(count)]
-    main = (
-        torch.device(device) if device is not None else (gpus[0] if gpus else torch.device("cpu"))
-    )
+    main = device_of(device) if device is not None else (gpus or [torch.device("cpu")])[0]
     if main.type == "cuda":
         gpus.sort(key=lambda gpu: gpu != main)
     room, parts = [(gpu, free(gpu)) for gpu in gpus], {}

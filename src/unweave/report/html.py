@@ -5,15 +5,17 @@ script element that no browser runs, with `<`, `>` and `&` written as escapes, a
 script puts it in place as text. A content security policy allows that script and plotly's alone.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unweave.errors import UnweaveError
 from unweave.experiments.compare import read_comparison
+from unweave.experiments.files import write_text
 from unweave.report.data import PageLimits, page_data
 from unweave.report.folder import ShownRun, read_shown
-from unweave.report.single_file import render_page, write_page
+from unweave.report.single_file import render_page
 
 SCRIPTS = (
     "base.js",
@@ -84,15 +86,15 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     if out is None:
         first = runs[0].folder
         out = first / "report.html" if len(runs) == 1 else first.resolve().parent / "compare.html"
-    if out.is_dir():
+    if os.path.isdir(out):  # Path.is_dir raises for a name that is too long
         out = out / "report.html"
-    write_page(out, page(runs))
+    write_text(out, page(runs))
     return out
 
 
 def is_comparison(folder: Path) -> bool:
     """Whether `unweave compare`, not `unweave discover`, wrote a folder."""
-    return (folder / "compare.json").exists() and not (folder / "circuit.json").exists()
+    return os.path.exists(folder / "compare.json") and not (folder / "circuit.json").exists()
 
 
 def page(runs: Sequence[ShownRun]) -> str:

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from unweave.errors import UnweaveError
+from unweave.experiments.files import write_whole
 from unweave.report.circuit_files import edge_ends
 from unweave.report.data import effects, short
 from unweave.report.folder import ShownRun
@@ -78,11 +79,12 @@ def save(run: ShownRun, figure: str, path: Path, options: PlotOptions | None = N
         draw(run, canvas.add_subplot(), options)
         # Without a date, the same run gives the same file.
         dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+        form = path.suffix.lower()
+        how: Any = {"format": form[1:], "dpi": 300, "metadata": dates.get(form)}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            canvas.savefig(path, dpi=300, metadata=dates.get(path.suffix.lower()))
-        except OSError as error:
-            raise UnweaveError(f"{path} cannot be written: {error.strerror or error}") from error
+            write_whole(path, lambda part: canvas.savefig(part, **how))
+        except (ValueError, OverflowError) as error:  # numbers that are too far apart
+            raise UnweaveError(f"{run.folder} cannot be drawn ({error})") from error
 
 
 def _missing(run: ShownRun, what: str) -> UnweaveError:

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unweave.experiments.files import write_text
 from unweave.experiments.reproduction.subjects import PAPER
-from unweave.report.single_file import render_page, write_page
+from unweave.report.single_file import render_page
 
 _PAPER_MODELS = {one.task: one.model for one in PAPER}
 SCRIPTS = ("base.js", "chart.js", "theme.js", "reproduce.js")
@@ -17,7 +18,7 @@ def write_reproduction(record: Mapping[str, Any], out: Path) -> Path:
     Raises:
         UnweaveError: When it cannot be written.
     """
-    write_page(out, reproduction_page(record))
+    write_text(out, reproduction_page(record))
     return out
 
 

@@ -3,11 +3,9 @@
 import base64
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -15,7 +13,6 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from unweave import __version__
-from unweave.errors import UnweaveError
 
 
 def environment() -> Environment:
@@ -84,23 +81,6 @@ def script_json(record: Mapping[str, Any]) -> str:
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
-
-
-def write_page(out: Path, text: str) -> None:
-    """Writes a page whole or not at all.
-
-    Raises:
-        UnweaveError: When the file cannot be written.
-    """
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, "utf-8", errors="replace")
-        part.replace(out)
-    except OSError as error:
-        raise UnweaveError(f"{out} cannot be written: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _hash(text: str) -> str:
