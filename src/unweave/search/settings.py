@@ -62,7 +62,7 @@ class DescentSettings:
     """
 
     few: int = 24
-    blocks: tuple[int, ...] = (5, 10)
+    blocks: tuple[int, ...] = (5, 10, 20)
     proposing: int = 32
     tried: int = 4
     doubt: float = 0.3
