@@ -11,7 +11,7 @@ All other heads are bystanders.
 import torch
 
 from unweave.model.synthetic import BOS, UNKNOWN, SyntheticModel, synthetic_models
-from unweave.model.synthetic.wired_induction import GAIN, SHARPNESS, WORDS, by_ablation, wiring_of
+from unweave.model.synthetic.wired_induction import GAIN, WORDS, by_ablation, wiring_of
 from unweave.model.synthetic.wiring import (
     Spaces,
     WiredHead,
@@ -22,8 +22,9 @@ from unweave.model.synthetic.wiring import (
 from unweave.model.weights import Network
 
 VOCABULARY = (BOS, *WORDS, UNKNOWN)
-POSITIONS = 16
+POSITIONS = 2 * len(WORDS) + 2  # random words said twice fit, each of them once
 FIRST, THIRD = 1, 3
+SHARPNESS = 16.0  # nothing but the first word is brought: a rank sees the smallest rest of others
 
 
 def network() -> Network:
