@@ -16,7 +16,7 @@ from unweave.batch import Batch
 from unweave.errors import UnweaveError
 from unweave.model.model import Model, pad
 from unweave.model.program import Inputs
-from unweave.roles.shares import NOT_MEASURED, Share, share_of
+from unweave.roles.shares import NOT_MEASURED, Ratio, share_of
 from unweave.roles.writes import outputs_of
 
 Weights = Float[Tensor, "batch position"]
@@ -147,7 +147,7 @@ def random_scores(pattern: Pattern, inputs: Inputs) -> dict[str, float]:
     }
 
 
-def _related(kept: Pattern, relation: Relation, matters: Weights) -> Share:
+def _related(kept: Pattern, relation: Relation, matters: Weights) -> Ratio:
     """The share of weight on related keys, where there are any."""
     exists = relation.any(-1).to(kept.dtype) * matters
     if float(exists.sum()) < _LEAST * float(matters.sum()):
@@ -170,7 +170,7 @@ def _without_first(pattern: Pattern) -> Pattern:
     return kept
 
 
-def _spread(pattern: Pattern, matters: Weights) -> Share:
+def _spread(pattern: Pattern, matters: Weights) -> Ratio:
     """Entropy of each query's pattern over that of even attention to all that it sees."""
     entropy = torch.special.entr(pattern).sum(-1)
     seen = torch.arange(1, pattern.shape[1] + 1, device=pattern.device).to(pattern.dtype)

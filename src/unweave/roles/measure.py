@@ -33,7 +33,7 @@ from unweave.roles.positions import (
     varies,
 )
 from unweave.roles.runs import Cost, Runner, Seen, ablated, observe
-from unweave.roles.shares import Share, share_of
+from unweave.roles.shares import Ratio, share_of
 from unweave.roles.writes import (
     candidates,
     copying,
@@ -177,7 +177,7 @@ class _Measuring:
             weights[:, 0] = 0.0
         return main_position(weights, self.batch.positions)
 
-    def _copying(self, head: Site) -> tuple[Share, float]:
+    def _copying(self, head: Site) -> tuple[Ratio, float]:
         weights = self._attended(head)
         values = self._values(self.clean, head)
         tokens = self.batch.clean.tokens
@@ -298,7 +298,7 @@ class _Measuring:
         }
 
     def _of_head(
-        self, head: Site, copies: tuple[Share, float], swap: Followed | None
+        self, head: Site, copies: tuple[Ratio, float], swap: Followed | None
     ) -> dict[str, Any]:
         whole = head.at(None)
         attention = attending.attention_of(
@@ -337,7 +337,7 @@ class _Measuring:
         # A node at another position than the one that is read has no direct effect.
         return direct if node.position is None else torch.where(self.at[node][1] == read, direct, 0)
 
-    def _at_read(self, node: Site) -> Share:
+    def _at_read(self, node: Site) -> Ratio:
         weights = self.matters[node]
         rows = torch.arange(len(weights), device=weights.device)
         return share_of(weights[rows, self.batch.readout.read], weights.sum(-1))

@@ -7,17 +7,17 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Share:
+class Ratio:
     """A ratio of sums over prompts with its standard error; NaN where it is not measured."""
 
     value: float
     error: float
 
 
-NOT_MEASURED = Share(float("nan"), float("nan"))
+NOT_MEASURED = Ratio(float("nan"), float("nan"))
 
 
-def share_of(part: Float[Tensor, " batch"], whole: Float[Tensor, " batch"]) -> Share:
+def share_of(part: Float[Tensor, " batch"], whole: Float[Tensor, " batch"]) -> Ratio:
     """R = Σ part / Σ whole, and its error to first order: std(part − R·whole) / (mean whole · √n).
 
     Both sums are over the same prompts, so what they have in common adds nothing to the error.
@@ -27,5 +27,5 @@ def share_of(part: Float[Tensor, " batch"], whole: Float[Tensor, " batch"]) -> S
         return NOT_MEASURED
     ratio, count = float(part.sum()) / total, len(part)
     if count < 2:
-        return Share(ratio, float("nan"))
-    return Share(ratio, float((part - ratio * whole).std()) * count**0.5 / abs(total))
+        return Ratio(ratio, float("nan"))
+    return Ratio(ratio, float((part - ratio * whole).std()) * count**0.5 / abs(total))
