@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_NORMAL_95 = 1.96
+NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Estimate:
 def estimate(samples: Float[Tensor, " batch"]) -> Estimate:
     """Mean of independent samples, with its interval."""
     mean, error = float(samples.mean()), float(standard_error(samples))
-    return Estimate(mean, mean - _NORMAL_95 * error, mean + _NORMAL_95 * error, len(samples))
+    return Estimate(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error, len(samples))
 
 
 def standard_error(samples: Float[Tensor, "*lead batch"]) -> Float[Tensor, "*lead"]:

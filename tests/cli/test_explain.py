@@ -48,12 +48,15 @@ def test_explain_keeps_roles_and_sentences_in_the_run(run, capsys):
     assert {one["node"]: one["sentence"] for one in told["nodes"]} == {
         name: one["sentence"] for name, one in wanted.items()
     }
+    near = {one["node"]: one["undecided"] for one in told["nodes"]}
+    assert near == {name: one["undecided"] for name, one in wanted.items()}
     assert told["prompts"] == 8
     assert told["passes"] == record["cost"]["passes"]
     # Figures in a sentence are those that were measured.
     mover = wanted["a2.h0"]
     effect = mover["measurements"]["effect"]
-    assert f"falls by {effect['mean']:.2f} ± {effect['error']:.2f}" in mover["sentence"]
+    half = 1.96 * effect["error"]
+    assert f"falls by {effect['mean']:.2f} ± {half:.2f}" in mover["sentence"]
     circuit = read_run(run).circuit
     assert circuit.explain("a2.h0") == f"a2.h0  induction, mover\n  {mover['sentence']}"
     assert circuit.explain() == "\n".join(map(circuit.explain, circuit.nodes))

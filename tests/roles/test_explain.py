@@ -15,9 +15,10 @@ from unweave.model.synthetic import tracr_programs
 from unweave.roles import explain, explain_with_cost
 from unweave.roles.definitions import bundled_roles, read_roles
 from unweave.roles.explain import RoleFound
-from unweave.roles.measurements import VALUES
+from unweave.roles.measurements import VALUES, Figure, Shift
 from unweave.roles.sentences import sentence
 
+MOVER = next(role for role in bundled_roles().roles if role.name == "mover")
 needs_tracr = pytest.mark.skipif(
     not tracr_programs.available(), reason='tracr is not installed: pip install "unweave[tracr]"'
 )
@@ -69,7 +70,7 @@ def test_sentences_tell_what_was_wired(inhibition):
     ]
     effect = inhibition["a1.h1"].measurements.effect
     assert parts[4] == (
-        f"without it the metric falls by {effect.mean:.2f} ± {effect.error:.2f}, "
+        f"without it the metric falls by {effect.mean:.2f} ± {1.96 * effect.error:.2f}, "
         "through later nodes."
     )
 
@@ -84,6 +85,20 @@ def test_a_sentence_says_when_a_check_did_not_hold_or_was_not_made(inhibition):
         assert f"checked: it does so on random tokens: {words}" in told
 
 
+def test_a_sentence_names_a_distance_where_nothing_else_holds_the_weight(inhibition):
+    node = inhibition["a1.h1"].measurements
+    spread = replace(node.attention, to={}, relations={}, offsets={4: 0.6, 2: 0.3})
+    told = sentence(replace(node, attention=spread), [])
+    assert "attends from `end` (100%) to the token 4 back (60% of its weight)" in told
+
+
+def test_attention_has_to_shift_by_more_than_prompts_differ(inhibition):
+    node, roles = inhibition["a1.h1"].measurements, bundled_roles()
+    for error, given in ((0.01, ["inhibition"]), (0.05, [])):
+        shift = Shift(Figure(-0.06, error, 0.06), 1.0)
+        assert [role.name for role in roles.of(replace(node, shifts={"a2.h2": shift}))] == given
+
+
 def test_a_node_that_does_not_matter_has_no_role(inhibition):
     node = inhibition["a2.h2"].measurements
     assert [role.name for role in bundled_roles().of(node)] == ["mover"]
@@ -95,12 +110,40 @@ def test_figures_that_were_not_measured_meet_nothing(inhibition):
     assert bundled_roles().of(node) == []
 
 
+@pytest.mark.parametrize(
+    ("copying", "error", "given", "words"),
+    [
+        (0.55, 0.03, True, "only just mover (copying 0.55 ± 0.06, at least 0.5)"),
+        (0.45, 0.03, False, "not quite mover (copying 0.45 ± 0.06, at least 0.5)"),
+        (0.55, 0.02, True, None),
+        (0.45, 0.02, False, None),
+        (0.45, math.nan, False, None),
+    ],
+)
+def test_a_figure_near_its_limit_is_said_with_its_error(inhibition, copying, error, given, words):
+    node = replace(inhibition["a2.h2"].measurements, copying=copying)
+    node = replace(node, errors={**node.errors, "copying": error})
+    roles = bundled_roles()
+    assert [role.name for role in roles.of(node)] == (["mover"] if given else [])
+    undecided = roles.undecided(node)
+    assert [(one.role, one.given, one.measure) for one in undecided] == (
+        [("mover", given, "copying")] if words else []
+    )
+    assert words is None or words in sentence(node, [], undecided)
+
+
+def test_a_role_that_another_figure_rules_out_is_not_undecided(inhibition):
+    node = replace(inhibition["a2.h2"].measurements, copying=0.45)
+    node = replace(node, errors={**node.errors, "copying": 0.1}, copying_random=0.0)
+    assert bundled_roles().undecided(node) == []
+
+
 def test_the_record_is_json(inhibition):
     record = json.loads(json.dumps(plain(inhibition["a2.h2"].to_json())))
     assert record["role"] == "mover"
     (role,) = record["roles"]
     assert role["checks"][0]["held"] is True
-    assert role["evidence"].keys() == {"at_read", "copying", "direct_share", "spread"}
+    assert role["evidence"].keys() == {m.measure for m in MOVER.evidence}
     assert record["measurements"]["feeds"]["q"]["a1.h1"] == pytest.approx(1, abs=0.01)
 
 

@@ -16,10 +16,11 @@ from unweave.model import program
 from unweave.model.algebra import Plain
 from unweave.patching.edges import run_edges
 from unweave.roles import measure
-from unweave.roles.attention import random_scores, random_tokens, token_relations
+from unweave.roles.attention import attention_of, random_scores, random_tokens, token_relations
 from unweave.roles.feeds import fed_by, input_sites
 from unweave.roles.positions import by_token, varies
 from unweave.roles.runs import Cost, Runner, ablated
+from unweave.roles.shares import share_of
 from unweave.roles.writes import copying, rank_score
 from unweave.sites import HEAD_KINDS, parse
 
@@ -128,6 +129,93 @@ def test_a_small_budget_uses_fewer_prompts_and_is_kept():
     assert cost.passes < 12
 
 
+def jackknife(figure, count: int) -> float:
+    """Standard error of a figure from what it is without each prompt: √((n−1)/n Σ (x_i − x̄)²)."""
+    every = torch.arange(count)
+    left = torch.tensor([figure(every[every != i]) for i in range(count)])
+    return float(((left - left.mean()).pow(2).sum() * (count - 1) / count).sqrt())
+
+
+def test_the_error_of_a_share_is_that_of_leaving_prompts_out():
+    draw = torch.Generator().manual_seed(0)
+    whole = torch.rand(200, generator=draw) + 0.5
+    part = 0.6 * whole + 0.1 * torch.randn(200, generator=draw)
+    found = share_of(part, whole)
+    assert found.value == pytest.approx(float(part.sum() / whole.sum()))
+    slow = jackknife(lambda rows: float(part[rows].sum() / whole[rows].sum()), 200)
+    assert found.error == pytest.approx(slow, rel=0.02)
+    # The two vary together, so the share is known better than either of its sums.
+    assert found.error < 0.5 * float(whole.std() / whole.mean()) / 200**0.5
+    assert math.isnan(share_of(part[:1], whole[:1]).error)
+    assert math.isnan(share_of(part, torch.zeros(200)).value)
+
+
+def test_errors_of_attention_are_those_of_leaving_prompts_out():
+    problem = synthetic("wired-induction", prompts=40)
+    draw, length = torch.Generator().manual_seed(0), problem.batch.clean.mask.shape[1]
+    pattern = torch.rand(40, length, length, generator=draw).tril()
+    pattern, matters = pattern / pattern.sum(-1, keepdim=True), problem.batch.clean.mask.float()
+
+    def figures(rows):
+        return attention_of(problem.model, pattern[rows], matters[rows], problem.batch.select(rows))
+
+    found = figures(torch.arange(40))
+    for name in ("itself", "previous", "answer"):
+        slow = jackknife(lambda rows, name=name: figures(rows).relations[name], 40)
+        assert found.errors[name] == pytest.approx(slow, rel=0.1), name
+    slow = jackknife(lambda rows: figures(rows).spread, 40)
+    assert found.errors["spread"] == pytest.approx(slow, rel=0.1)
+
+
+def test_attention_by_distance():
+    problem = synthetic("wired-induction", prompts=6)
+    length = problem.batch.clean.mask.shape[1]
+    # Three back with .7 and one back with .3 of the weight, where both exist; else all at 0.
+    pattern = torch.zeros(6, length, length)
+    pattern[:, :4, 0] = 1.0
+    for query in range(4, length):
+        pattern[:, query, query - 3], pattern[:, query, query - 1] = 0.7, 0.3
+    matters = torch.zeros(6, length)
+    matters[:, 4:] = torch.rand(6, length - 4, generator=torch.Generator().manual_seed(0)) + 0.1
+    found = attention_of(problem.model, pattern, matters, problem.batch).offsets
+    assert list(found) == [3, 1]
+    assert found == pytest.approx({3: 0.7, 1: 0.3}, abs=1e-5)
+
+
+def test_the_direct_share_compares_prompt_by_prompt_on_those_of_the_effect():
+    problem = synthetic("wired-suppression", prompts=48)
+    found, _ = measure(problem, problem.nodes, budget=12.0)
+    one = found["a2.h0"]
+    assert one.prompts < 48
+    part, full = problem.select(slice(0, one.prompts)), problem.nodes
+    direct = without_edges(part, "a2.h0->logits")
+    effect = part.metric([full])[0] - part.flipped(full, [parse("a2.h0")])[0]
+    share = float((direct * effect).sum() / effect.pow(2).sum())
+    assert one.direct_share == pytest.approx(share, rel=1e-4)
+    slow = jackknife(
+        lambda rows: float((direct * effect)[rows].sum() / effect[rows].pow(2).sum()), one.prompts
+    )
+    assert one.error_of("direct_share") == pytest.approx(slow, rel=0.2)
+    range_ = (part.metric([full]) - part.metric([()])).mean().abs()
+    assert one.direct_size == pytest.approx(float(direct.abs().mean() / range_), rel=1e-4)
+    assert one.effect_share == pytest.approx(float(effect.abs().mean() / range_), rel=1e-4)
+
+
+def test_what_a_head_carries_comes_from_another_position():
+    problem = synthetic("wired-composition", "counterfactual")
+    found, _ = measure(problem, ["a0.h1", "a1.h0"], budget=1000.0)
+    model, batch, rows = problem.model, problem.batch, torch.arange(len(problem.batch))
+    values = model.network, batch.clean, [parse("embed@1")], problem.ablation.values
+    point = parse("a1.h0.v").point
+    clean = patched(model.network, batch.clean, [], problem.ablation.values)[point]
+    total, rest = (x[rows, batch.positions["third"], 0] for x in (clean, patched(*values)[point]))
+    away = total - problem.ablation.values[point][rows, batch.positions["third"], 0]
+    share = float(((total - rest) * away).sum() / away.pow(2).sum())
+    assert found["a1.h0"].carried == pytest.approx(share, rel=1e-3)
+    assert share > 0.9
+    assert found["a0.h1"].carried == pytest.approx(0, abs=1e-3)  # it reads the word where it looks
+
+
 def test_relations_between_tokens():
     relations = token_relations(torch.tensor([[5, 7, 5, 9]]))
     pairs = {
@@ -170,7 +258,7 @@ def test_copying_changes_sign_with_the_output_matrix():
     values = torch.nn.functional.one_hot(tokens, 16).float()
     values = values + 0.01 * torch.randn(values.shape, generator=draw)
     found = [
-        copying(problem.model, parse(head), values, tokens, weights, outputs)
+        copying(problem.model, parse(head), values, tokens, weights, outputs).value
         for head in ("a2.h0", "a2.h3", "a1.h2")
     ]
     assert found[0] == pytest.approx(1.0, abs=0.02)

@@ -42,7 +42,8 @@ class Explained:
         }
 
     def summary(self) -> dict[str, Any]:
-        """What `run.json` holds: roles, sentences, feeders, every check, and the cost."""
+        """What `run.json` holds: roles (also those near a limit), sentences, feeders, every check,
+        and the cost."""
         nodes = [
             {
                 "node": one.node,
@@ -53,6 +54,7 @@ class Explained:
                     for role in one.roles
                     for check in role.checks
                 ],
+                "undecided": [asdict(near) for near in one.undecided],
                 "writes": one.measurements.writes,
                 "feeders": [asdict(feeder) for feeder in one.measurements.feeders],
             }

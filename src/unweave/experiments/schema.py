@@ -174,6 +174,14 @@ _CHECK = fields({"role": text, "says": text, "held": boolean}, ("role", "says"))
 _FEEDER = fields(
     {"source": text, "input": text, "share": number, "held": boolean}, ("source", "input")
 )
+_UNDECIDED = fields(
+    {
+        **dict.fromkeys(("role", "measure", "limit"), text),
+        **dict.fromkeys(("value", "error"), number),
+        "given": boolean,
+    },
+    ("role", "measure"),
+)
 EXPLANATION = fields(
     {
         "prompts": whole,
@@ -186,6 +194,7 @@ EXPLANATION = fields(
                     "roles": _NAMES,
                     "sentence": text,
                     "checks": each(_CHECK),
+                    "undecided": each(_UNDECIDED),
                     "feeders": each(_FEEDER),
                     "writes": number,
                 },

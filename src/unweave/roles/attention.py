@@ -6,7 +6,7 @@ when they have nothing to do.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,6 +16,7 @@ from unweave.batch import Batch
 from unweave.errors import UnweaveError
 from unweave.model.model import Model, pad
 from unweave.model.program import Inputs
+from unweave.roles.shares import NOT_MEASURED, Ratio, share_of
 from unweave.roles.writes import outputs_of
 
 Weights = Float[Tensor, "batch position"]
@@ -24,6 +25,7 @@ Relation = Bool[Tensor, "batch query key"]
 
 # A relation that exists at less than this share of what matters is not measured there.
 _LEAST = 0.25
+_OFFSETS = 5  # distances that are kept
 _ROWS, _HALF = 8, 24  # random prompts, and tokens in each before they repeat
 
 
@@ -37,12 +39,16 @@ class AttentionFigures:
             NaN where the prompts hardly have such a pair.
         sink: Share of all weight on the first position.
         spread: Entropy of the pattern, divided by that of even attention.
+        errors: Standard errors of the relations, of sink and of spread over prompts.
+        offsets: Share by how many positions back the key is, the largest few.
     """
 
     to: Mapping[str, float]
     relations: Mapping[str, float]
     sink: float
     spread: float
+    errors: Mapping[str, float] = field(default_factory=dict)
+    offsets: Mapping[int, float] = field(default_factory=dict)
 
 
 def relations_of(model: Model, batch: Batch) -> dict[str, Relation]:
@@ -82,18 +88,27 @@ def attention_of(
     """Where a head attends, over the positions that matter."""
     labelled = any(bool((where == 0).any()) for where in batch.positions.values())
     kept = pattern if labelled else _without_first(pattern)
-    whole = _total(kept.sum(-1), matters)
+    whole = _weighted(kept.sum(-1), matters)
     rows = torch.arange(len(pattern), device=pattern.device)
     to = {
-        name: _ratio(_total(kept[rows, :, where], matters), whole)
+        name: share_of(_weighted(kept[rows, :, where], matters), whole).value
         for name, where in batch.positions.items()
     }
     relations = {
         name: _related(kept, relation, matters)
         for name, relation in relations_of(model, batch).items()
     }
-    sink = _ratio(_total(pattern[:, :, 0], matters), _total(pattern.sum(-1), matters))
-    return AttentionFigures(to, relations, sink, _spread(pattern, matters))
+    sink = share_of(_weighted(pattern[:, :, 0], matters), _weighted(pattern.sum(-1), matters))
+    spread = _spread(pattern, matters)
+    return AttentionFigures(
+        to,
+        {name: share.value for name, share in relations.items()},
+        sink.value,
+        spread.value,
+        {name: share.error for name, share in (*relations.items(), ("sink", sink))}
+        | {"spread": spread.error},
+        _offsets(kept, matters),
+    )
 
 
 def random_tokens(model: Model, seed: int = 0) -> Inputs:
@@ -126,18 +141,27 @@ def random_scores(pattern: Pattern, inputs: Inputs) -> dict[str, float]:
     again[:, -(length // 2) :] = 1.0
     kept, every = _without_first(pattern), torch.ones_like(again)
     return {
-        "previous": _related(kept, relations["previous"], every),
-        "duplicate": _related(kept, relations["duplicate"], again),
-        "induction": _related(kept, relations["induction"], again),
+        "previous": _related(kept, relations["previous"], every).value,
+        "duplicate": _related(kept, relations["duplicate"], again).value,
+        "induction": _related(kept, relations["induction"], again).value,
     }
 
 
-def _related(kept: Pattern, relation: Relation, matters: Weights) -> float:
+def _related(kept: Pattern, relation: Relation, matters: Weights) -> Ratio:
     """The share of weight on related keys, where there are any."""
     exists = relation.any(-1).to(kept.dtype) * matters
     if float(exists.sum()) < _LEAST * float(matters.sum()):
-        return float("nan")
-    return _ratio(_total((kept * relation).sum(-1), exists), _total(kept.sum(-1), exists))
+        return NOT_MEASURED
+    return share_of(_weighted((kept * relation).sum(-1), exists), _weighted(kept.sum(-1), exists))
+
+
+def _offsets(kept: Pattern, matters: Weights) -> dict[int, float]:
+    """The share of weight by the distance from query back to key; the largest few, in order."""
+    weights = (kept * matters[:, :, None]).sum(0)
+    shares = [float(weights.diagonal(-back).sum()) for back in range(len(weights))]
+    whole = sum(shares)
+    largest = sorted(range(len(shares)), key=lambda back: -shares[back])[:_OFFSETS]
+    return {back: shares[back] / whole for back in largest if shares[back] > 0}
 
 
 def _without_first(pattern: Pattern) -> Pattern:
@@ -146,18 +170,14 @@ def _without_first(pattern: Pattern) -> Pattern:
     return kept
 
 
-def _spread(pattern: Pattern, matters: Weights) -> float:
+def _spread(pattern: Pattern, matters: Weights) -> Ratio:
     """Entropy of each query's pattern over that of even attention to all that it sees."""
     entropy = torch.special.entr(pattern).sum(-1)
     seen = torch.arange(1, pattern.shape[1] + 1, device=pattern.device).to(pattern.dtype)
     most = seen.log().clamp(min=1e-9)
     wide = matters * (seen > 1)
-    return _ratio(float((entropy / most * wide).sum()), float(wide.sum()))
+    return share_of(_weighted(entropy / most, wide), wide.sum(-1))
 
 
-def _total(x: Float[Tensor, "batch position"], matters: Weights) -> float:
-    return float((x * matters).sum())
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole > 0 else float("nan")
+def _weighted(x: Float[Tensor, "batch position"], matters: Weights) -> Float[Tensor, " batch"]:
+    return (x * matters).sum(-1)

@@ -29,6 +29,19 @@ class Bar:
         """A figure that could not be measured (NaN) meets nothing."""
         return self.at_least <= value <= self.at_most
 
+    def near(self, value: float, error: float) -> bool:
+        """Within two standard errors of a limit: other prompts could decide otherwise.
+
+        A figure whose error is not known (NaN) is near nothing: it decides as it is.
+        """
+        return min(abs(value - self.at_least), abs(value - self.at_most)) <= 2 * error
+
+    @property
+    def limit(self) -> str:
+        """What is asked, in words."""
+        limits = (("at least", self.at_least), ("at most", self.at_most))
+        return " and ".join(f"{word} {x:g}" for word, x in limits if math.isfinite(x))
+
 
 @dataclass(frozen=True)
 class Check:
@@ -61,6 +74,24 @@ class Role:
 
 
 @dataclass(frozen=True)
+class Undecided:
+    """A role that other prompts could give or take: a figure that it rests on is near its limit.
+
+    Args:
+        given: Whether the figures as they are meet the role.
+        error: Standard error of the value over prompts.
+        limit: What the role requires of it.
+    """
+
+    role: str
+    given: bool
+    measure: str
+    value: float
+    error: float
+    limit: str
+
+
+@dataclass(frozen=True)
 class Roles:
     """Known roles, and what all of them require."""
 
@@ -77,6 +108,23 @@ class Roles:
         if not meets(self.matters):
             return []
         return [role for role in self.roles if node.kind in role.of and meets(role.evidence)]
+
+    def undecided(self, node: Measurements) -> list[Undecided]:
+        """Each figure that is near the limit of a role which nothing else rules out."""
+        values, given = node.values(), {role.name for role in self.of(node)}
+        found = []
+        for role in self.roles:
+            near, ruled_out = [], node.kind not in role.of
+            for bar in (*self.matters, *role.evidence):
+                value, error = values.get(bar.measure, math.nan), node.error_of(bar.measure)
+                if bar.near(value, error):
+                    is_given = role.name in given
+                    near.append(
+                        Undecided(role.name, is_given, bar.measure, value, error, bar.limit)
+                    )
+                ruled_out |= not bar.met(value) and not bar.near(value, error)
+            found += [] if ruled_out else near
+        return found
 
 
 @cache

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from unweave.roles.definitions import Check, Role, Roles, read_roles
+from unweave.roles.definitions import Check, Role, Roles, Undecided, read_roles
 from unweave.roles.measure import measure
 from unweave.roles.measurements import Measurements
 from unweave.roles.runs import Cost
@@ -43,12 +43,14 @@ class Explanation:
     Args:
         roles: Every role whose evidence it meets; none is "unclear".
         sentence: Made from the measurements and nothing else.
+        undecided: Roles that other prompts could give or take, with the figure that is near.
     """
 
     node: str
     roles: tuple[RoleFound, ...]
     measurements: Measurements
     sentence: str
+    undecided: tuple[Undecided, ...] = ()
 
     @property
     def role(self) -> str:
@@ -61,6 +63,7 @@ class Explanation:
             "node": self.node,
             "role": self.role,
             "roles": [asdict(role) for role in self.roles],
+            "undecided": [asdict(one) for one in self.undecided],
             "sentence": self.sentence,
             "measurements": self.measurements.to_json(),
         }
@@ -97,6 +100,7 @@ def explain_with_cost(
     explained = []
     for node, measured in found.items():
         own = tuple(RoleFound.of(role, measured) for role in known.of(measured))
-        words = sentence(measured, [(role.says, role.checks) for role in own])
-        explained.append(Explanation(node, own, measured, words))
+        undecided = tuple(known.undecided(measured))
+        words = sentence(measured, [(role.says, role.checks) for role in own], undecided)
+        explained.append(Explanation(node, own, measured, words, undecided))
     return tuple(explained), cost

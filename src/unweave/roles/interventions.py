@@ -12,6 +12,7 @@ from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.roles.feeds import input_sites
 from unweave.roles.runs import Edit, Runner, Seen, ablated
+from unweave.roles.shares import share_of
 from unweave.roles.writes import node_write, outputs_of, unembed
 from unweave.scores.problem import Problem
 from unweave.sites import HEAD_KINDS, Site
@@ -174,7 +175,8 @@ def without_feeders(
     moved = {}
     for branch in feeders:
         change = ((total - output([branch]))[mine] * away).sum(-1)
-        moved[branch] = _moved(change, away.pow(2).sum(-1))
+        fall = share_of(change, away.pow(2).sum(-1))
+        moved[branch] = Moved(fall.value, fall.error)
     joint = output(list(feeders))
     new = _unit_of(joint, node) if node.point.kind in HEAD_KINDS else (lambda x: joint)
     _, metric = runner.run({node.point: new})
@@ -219,13 +221,3 @@ def _unit_of(values: Tensor, site: Site) -> Edit:
         return x
 
     return edit
-
-
-def _moved(change: Float[Tensor, " batch"], size: Float[Tensor, " batch"]) -> Moved:
-    """A ratio of means with its error, to first order."""
-    whole = size.mean().clamp(min=1e-30)
-    ratio = change.mean() / whole
-    if len(change) < 2:
-        return Moved(float(ratio), float("nan"))
-    error = (change - ratio * size).std() / whole / len(change) ** 0.5
-    return Moved(float(ratio), float(error))

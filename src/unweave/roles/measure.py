@@ -33,6 +33,7 @@ from unweave.roles.positions import (
     varies,
 )
 from unweave.roles.runs import Cost, Runner, Seen, ablated, observe
+from unweave.roles.shares import Ratio, share_of
 from unweave.roles.writes import (
     candidates,
     copying,
@@ -40,6 +41,7 @@ from unweave.roles.writes import (
     favoured,
     final_point,
     node_write,
+    outputs_of,
 )
 from unweave.scores.problem import Problem
 from unweave.sites import HEAD_KINDS, Point, Site, parse
@@ -119,7 +121,7 @@ class _Measuring:
 
     def all(self) -> tuple[dict[str, Measurements], Cost]:
         copies = {head: self._copying(head) for head in self.heads}
-        swaps = self._swaps([h for h, x in copies.items() if abs(x[0]) >= _COPIES])
+        swaps = self._swaps([h for h, x in copies.items() if abs(x[0].value) >= _COPIES])
         some = slice(0, self._affordable())
         part, count = self.problem.select(some), some.stop
         froms = {node: index[some] for node, (_, index) in self.at.items()}
@@ -127,27 +129,41 @@ class _Measuring:
         totals = {point: x[some] for point, x in self.clean.at.items()}
         fed = fed_by(part, self.nodes, froms, tos, totals, self.cost)
         runner = Runner(self.model, part.batch, self.cost)
-        empty = part.metric([()])[0]
+        scale = (runner.metric - part.metric([()])[0]).mean().abs()
+        scale = scale.masked_fill(scale == 0, math.nan)
         self.cost.add("checks", part.batch.clean.mask.numel(), self.cost.layers)
-        scale = float((runner.metric - empty).mean())
         found = {}
         for node in self.nodes:
             moved, lost = self._without_feeders(part, runner, node, fed, froms, totals)
-            effect = Figure.of(fed.effects[str(node)])
+            effects = fed.effects[str(node)].to(scale)
+            direct = self._direct(node)[some].to(scale)
+            # Of the range on these prompts, as it is: what varies is the effect.
+            size, own_size = (Figure.of(x.abs() / scale) for x in (effects, direct))
+            # Prompt by prompt: a head may raise the metric on some and lower it on others, and a
+            # ratio of two means that are nearly 0 says nothing.
+            share = share_of(direct * effects, effects**2)
             own: dict[str, Any] = {}
+            errors = {"effect_share": size.error, "direct_size": own_size.error}
+            errors |= {"direct_share": share.error, "at_read": self._at_read(node).error}
             if node in self.to:
                 own = self._of_head(node, copies[node], swaps.get(node))
                 own["shifts"] = self._shifts(part, runner, node, fed, froms)
+                errors["copying"] = copies[node][0].error
             found[str(node)] = Measurements(
                 node=str(node),
-                effect=effect,
-                effect_share=effect.size / abs(scale) if scale else math.nan,
+                effect=Figure.of(effects),
+                effect_share=size.mean,
+                direct=Figure.of(direct),
+                direct_size=own_size.mean,
+                direct_share=share.value,
+                carried=self._carried(fed, node),
+                errors=errors,
                 feeds=_feeds(fed, str(node)),
                 reads=_reads(fed, str(node)),
                 moved=moved,
                 fed_effect=lost,
                 prompts=count,
-                resampled=self._resampled(runner, node, effect),
+                resampled=self._resampled(runner, node, effects),
                 **self._of_any(node),
                 **own,
             )
@@ -161,20 +177,19 @@ class _Measuring:
             weights[:, 0] = 0.0
         return main_position(weights, self.batch.positions)
 
-    def _copying(self, head: Site) -> tuple[float, float]:
+    def _copying(self, head: Site) -> tuple[Ratio, float]:
         weights = self._attended(head)
         values = self._values(self.clean, head)
         tokens = self.batch.clean.tokens
         assert tokens is not None
         assert self.random.tokens is not None
         here = copying(self.model, head, values, tokens, weights, self.outputs)
-        said = self.random.tokens.unique()
+        said = outputs_of(self.model, self.random.tokens).unique()
+        said = said[said >= 0]
         even = torch.ones_like(self.random.tokens, dtype=values.dtype)
         even[:, 0] = 0.0
         values = self._values(self.random_seen, head)
-        if self.model.network.head.labels:
-            return here, math.nan
-        return here, copying(self.model, head, values, self.random.tokens, even, said)
+        return here, copying(self.model, head, values, self.random.tokens, even, said).value
 
     def _attended(self, head: Site) -> Float[Tensor, "batch key"]:
         """Weight on each key, summed over the positions that matter; none on the first."""
@@ -240,15 +255,27 @@ class _Measuring:
         moved, lost = without_feeders(part, runner, node, named, froms[node], total)
         return moved, Figure.of(lost)
 
-    def _resampled(self, runner: Runner, node: Site, effect: Figure) -> float:
-        if self.problem.ablation.values or not self.batch.aligned or not effect.mean:
+    def _carried(self, fed: Fed, node: Site) -> float:
+        """The largest share of a head's value, where it attends, from a token at another position.
+
+        NaN where it attends to no one label: what another position is depends on the prompt then.
+        """
+        label, to = self.to.get(node, ("", None))
+        shares = fed.shares.get(f"{node}.v", {})
+        if not label or not shares:
+            return math.nan
+        others = [name for name, at in self.batch.positions.items() if not bool((at == to).any())]
+        return max((shares.get(f"embed@{name}", 0.0) for name in others), default=0.0)
+
+    def _resampled(self, runner: Runner, node: Site, effects: Float[Tensor, " batch"]) -> float:
+        if self.problem.ablation.values or not self.batch.aligned or not float(effects.mean()):
             return math.nan
         values = self.corrupted.at[node.point][: len(runner.batch)]
         _, metric = runner.run(
             ablated([node], Ablation("corrupted", {node.point: values}), runner.batch)
         )
         assert metric is not None
-        return abs(float((runner.metric - metric).mean()) / effect.mean)
+        return abs(float((runner.metric - metric).mean() / effects.mean()))
 
     def _shifts(
         self, part: Problem, runner: Runner, head: Site, fed: Fed, froms: Mapping[Site, Index]
@@ -271,7 +298,7 @@ class _Measuring:
         }
 
     def _of_head(
-        self, head: Site, copies: tuple[float, float], swap: Followed | None
+        self, head: Site, copies: tuple[Ratio, float], swap: Followed | None
     ) -> dict[str, Any]:
         whole = head.at(None)
         attention = attending.attention_of(
@@ -279,32 +306,41 @@ class _Measuring:
         )
         scores = attending.random_scores(self.random_seen.patterns[whole], self.random)
         own = {"attention": attention, "to": self.to[head][0], "random": scores}
-        own |= {"copying": copies[0], "copying_random": copies[1]}
+        own |= {"copying": copies[0].value, "copying_random": copies[1]}
         return own | {"followed": swap}
 
     def _of_any(self, node: Site) -> dict[str, Any]:
-        total = self.clean.at[node.point]
-        away = total - self.problem.ablation.at(node.point, total)
-        write = node_write(self.model, node, away)
-        rows = torch.arange(len(self.batch), device=self.batch.groups.device)
-        read, label = self.batch.readout.read, self.at[node][0]
-        final = self.clean.at[final_point(self.model)][rows, read]
-        direct = direct_effect(self.model, self.batch, final, write[rows, read])
-        if node.position is not None:
-            at = self.at[node][1]
-            direct = torch.where(at == read, direct, 0.0)
-        output = along(unit_of(total, node), self.matter[node].directions)
+        label, at = self.at[node]
+        rows = torch.arange(len(at), device=at.device)
+        output = along(unit_of(self.clean.at[node.point], node), self.matter[node].directions)
         tokens = self.batch.clean.tokens
         assert tokens is not None
         return {
             "kind": "head" if node.point.kind in HEAD_KINDS else "mlp",
-            "direct": Figure.of(direct),
             "matters": by_label(self.matters[node], self.batch.positions),
             "at": label,
             "varies": self._varies(node),
             "by_token": by_token(output, self.matter[node].reach, tokens),
-            "favours": tuple(favoured(self.model, write[rows, self.at[node][1]], self.outputs)),
+            "favours": tuple(favoured(self.model, self._write(node)[rows, at], self.outputs)),
         }
+
+    def _write(self, node: Site) -> Float[Tensor, "batch position d_model"]:
+        """What a node adds to the residual stream beyond its ablation."""
+        total = self.clean.at[node.point]
+        return node_write(self.model, node, total - self.problem.ablation.at(node.point, total))
+
+    def _direct(self, node: Site) -> Float[Tensor, " batch"]:
+        read = self.batch.readout.read
+        rows = torch.arange(len(read), device=read.device)
+        final = self.clean.at[final_point(self.model)][rows, read]
+        direct = direct_effect(self.model, self.batch, final, self._write(node)[rows, read])
+        # A node at another position than the one that is read has no direct effect.
+        return direct if node.position is None else torch.where(self.at[node][1] == read, direct, 0)
+
+    def _at_read(self, node: Site) -> Ratio:
+        weights = self.matters[node]
+        rows = torch.arange(len(weights), device=weights.device)
+        return share_of(weights[rows, self.batch.readout.read], weights.sum(-1))
 
     def _varies(self, node: Site) -> float:
         if not self.batch.aligned:

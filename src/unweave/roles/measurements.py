@@ -16,13 +16,15 @@ VALUES = {
     "effect": "m(M) − m(M without it)",
     "effect_share": "mean over prompts of |effect|, of |m(M) − m(∅)|",
     "direct": "the effect of its write on the output alone",
-    "direct_share": "direct / effect",
+    "direct_size": "mean over prompts of |direct|, of |m(M) − m(∅)|",
+    "direct_share": "of the effect on each prompt, what is direct: Σ direct · effect / Σ effect²",
     "at_read": "share of what matters at the position where the answer is read",
     "varies": "share of its output that changes with the tokens",
     "resampled": "what its output on the corrupted prompt does, of |effect| (zero ablation only)",
     "by_token": "share of its output's variance that its own token explains",
     "copying": "rank of the attended token in its write, 1 the highest, −1 the lowest",
     "copying_random": "the same over random tokens",
+    "carried": "largest share of its value, where it attends, from the token at another position",
     "swap_token": "share of prompts in which its write follows the attended token when swapped",
     "swap_answer": "share of prompts in which its write follows the answer when swapped",
     "swap_stays": "share of prompts in which it attends where it did after the swap",
@@ -44,6 +46,7 @@ VALUES = {
     "random_duplicate": "to the same token's first occurrence, on random tokens",
     "random_induction": "to the token after that, on random tokens",
     "shift": "largest change of a later head's attention to the tokens that it attends to",
+    "shift_clear": "that change over its standard error",
     "shift_prompts": "share of prompts in which that change has the same sign",
 }
 
@@ -106,12 +109,15 @@ class Measurements:
 
     Args:
         effect: m(M) − m(M without it); `effect_share` is its mean magnitude over |m(M) − m(∅)|.
-        direct: The part of the effect that no later node takes part in.
+        direct: The part of the effect that no later node takes part in; `direct_size` is its mean
+            magnitude over |m(M) − m(∅)|, and `direct_share` what it is of the effect, prompt by
+            prompt: Σ direct · effect / Σ effect².
         matters: Share of |gradient · (z − μ)| by labelled position.
         at, to: Label of the position where it matters, and where it attends from there; "" where
             no label holds half.
         random: Previous-token, duplicate-token and induction scores on random tokens.
         copying: Of the attended token, in these prompts; `copying_random`, on random tokens.
+        carried: The largest share of its value, where it attends, from the token at another label.
         feeds: By input ("q", "k", "v"; "" of an MLP), upstream nodes and tokens with shares.
         reads: Inputs of later nodes with the share of them that comes from this node.
         moved: By input, what its output loses without the named feeders' share of that input.
@@ -120,6 +126,7 @@ class Measurements:
         resampled: |m(M) − m(M with its output on the corrupted prompt)| over |effect|. Measured
             under zero ablation: under the others it says nothing that the effect does not.
         prompts: On how many prompts nodes were ablated one by one.
+        errors: Standard errors of shares, by their names in `VALUES` (`error_of` has all).
     """
 
     node: str
@@ -127,6 +134,8 @@ class Measurements:
     effect: Figure
     effect_share: float
     direct: Figure
+    direct_size: float
+    direct_share: float
     matters: Mapping[str, float]
     at: str
     varies: float
@@ -137,18 +146,16 @@ class Measurements:
     moved: Mapping[str, Moved]
     fed_effect: Figure | None
     prompts: int
+    errors: Mapping[str, float] = field(default_factory=dict)
     attention: AttentionFigures | None = None
     to: str = ""
     random: Mapping[str, float] = field(default_factory=dict)
     copying: float = math.nan
     copying_random: float = math.nan
+    carried: float = math.nan
     followed: Followed | None = None
     resampled: float = math.nan
     shifts: Mapping[str, Shift] = field(default_factory=dict)
-
-    @property
-    def direct_share(self) -> float:
-        return self.direct.mean / self.effect.mean if self.effect.mean else math.nan
 
     @property
     def writes(self) -> float | None:
@@ -181,6 +188,7 @@ class Measurements:
             "effect": self.effect.mean,
             "effect_share": self.effect_share,
             "direct": self.direct.mean,
+            "direct_size": self.direct_size,
             "direct_share": self.direct_share,
             "at_read": self.matters.get("end", 0.0),
             "varies": self.varies,
@@ -188,6 +196,7 @@ class Measurements:
             "by_token": self.by_token,
             "copying": self.copying,
             "copying_random": self.copying_random,
+            "carried": self.carried,
         }
         if self.followed is not None:
             found |= {
@@ -205,8 +214,23 @@ class Measurements:
             found |= {"sink": self.attention.sink, "spread": self.attention.spread}
         found |= {f"random_{name}": x for name, x in self.random.items()}
         if (largest := self.shift) is not None:
-            found |= {"shift": largest[1].change.mean, "shift_prompts": largest[1].prompts}
+            change = largest[1].change
+            found |= {"shift": change.mean, "shift_prompts": largest[1].prompts}
+            found["shift_clear"] = change.mean / change.error if change.error else math.nan
         return found
 
+    def error_of(self, name: str) -> float:
+        """The standard error of one of `values` over prompts; NaN where it is not known."""
+        known = {"effect": self.effect.error, "direct": self.direct.error, **self.errors}
+        if self.attention is not None:
+            relations = self.attention.relations
+            known |= {
+                f"to_{key}" if key in relations else key: x
+                for key, x in self.attention.errors.items()
+            }
+        if (largest := self.shift) is not None:
+            known["shift"] = largest[1].change.error
+        return known.get(name, math.nan)
+
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "direct_share": self.direct_share}
+        return asdict(self)

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from unweave.roles.definitions import Check
+from unweave.estimates import NORMAL_95
+from unweave.roles.definitions import Check, Undecided
 from unweave.roles.measurements import MOST_NAMED, Figure, Measurements
 from unweave.roles.positions import ELSEWHERE
 
@@ -29,18 +30,23 @@ def attended(node: Measurements) -> str:
     return f"the token at {name}" if name.startswith("`") else name or "what it attends to"
 
 
-def sentence(node: Measurements, roles: Sequence[tuple[str, Sequence[Check]]]) -> str:
+def sentence(
+    node: Measurements,
+    roles: Sequence[tuple[str, Sequence[Check]]],
+    undecided: Sequence[Undecided] = (),
+) -> str:
     """Where it acts, what it does, what feeds it, what reads it, what is lost without it.
 
     Args:
         roles: What each role says of the node, with the checks of it.
+        undecided: Roles that other prompts could give or take.
     """
     parts = [_acts(node)]
     for says, checks in roles:
         # What attention it has was said at the start.
         said = "" if says.startswith("attends") and "and" not in says else f"it {says}"
         parts += [part for part in (said, _checked(checks)) if part]
-    parts += [*_feeds(node), *_reads(node), _effect(node)]
+    parts += [*_undecided(undecided), *_feeds(node), *_reads(node), _effect(node)]
     return f"{node.node} {'; '.join(parts)}."
 
 
@@ -71,13 +77,14 @@ def _several(node: Measurements) -> str:
 
 
 def _largest_target(node: Measurements) -> tuple[str, float]:
-    """The labelled position or the relation that holds most of the weight, if half of it."""
+    """The labelled position, relation or distance with most of the weight, if that is enough."""
     if node.attention is None:
         return "", 0.0
     labels = {f"`{name}`": share for name, share in node.attention.to.items()}
     relations = {_RELATIONS[n]: x for n, x in node.attention.relations.items() if not math.isnan(x)}
+    distances = {f"the token {back} back": x for back, x in node.attention.offsets.items()}
     # A label says more than a relation, and a relation between tokens more than the answer's.
-    for named in (labels, relations):
+    for named in (labels, relations, distances):
         most = max(named.values(), default=0.0)
         if most >= _MOST_OF:
             return next((name, x) for name, x in named.items() if x > most - _CLOSE)
@@ -87,6 +94,20 @@ def _largest_target(node: Measurements) -> tuple[str, float]:
 def _checked(checks: Sequence[Check]) -> str:
     words = {True: "held", False: "did not hold", None: "could not be tested"}
     return "; ".join(f"checked: {check.says}: {words[check.held]}" for check in checks)
+
+
+def _undecided(roles: Sequence[Undecided]) -> list[str]:
+    parts = []
+    for given, start in ((True, "only just"), (False, "not quite")):
+        for name in dict.fromkeys(one.role for one in roles if one.given is given):
+            figures = [
+                f"{one.measure.replace('_', ' ')} {one.value:.2f} ± {NORMAL_95 * one.error:.2f}, "
+                f"{one.limit}"
+                for one in roles
+                if one.role == name
+            ]
+            parts.append(f"{start} {name} ({_and(figures)})")
+    return parts
 
 
 def _feeds(node: Measurements) -> list[str]:
@@ -141,7 +162,7 @@ def _effect(node: Measurements) -> str:
 
 
 def _figure(x: Figure) -> str:
-    return f"{abs(x.mean):.2f} ± {x.error:.2f}"
+    return f"{abs(x.mean):.2f} ± {NORMAL_95 * x.error:.2f}"
 
 
 def _and(items: Sequence[str]) -> str:

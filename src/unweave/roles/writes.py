@@ -15,6 +15,7 @@ from unweave.model.algebra import Plain, normalise
 from unweave.model.model import Model
 from unweave.model.program import head
 from unweave.model.weights import Linear
+from unweave.roles.shares import NOT_MEASURED, Ratio, share_of
 from unweave.sites import HEAD_KINDS, Point, Site
 
 Writes = Float[Tensor, "n d_model"]
@@ -96,7 +97,7 @@ def copying(
     tokens: Int[Tensor, "batch position"],
     weights: Float[Tensor, "batch position"],
     outputs: Int[Tensor, " out"],
-) -> float:
+) -> Ratio:
     """Whether a head's write raises (1) or lowers (−1) the token that it attends to.
 
     The value of each key, less the mean value, passes the head's output matrix and the
@@ -109,12 +110,15 @@ def copying(
     own = outputs_of(model, tokens)
     known = (weights > 0) & torch.isin(own, outputs)
     if not bool(known.any()):
-        return float("nan")
+        return NOT_MEASURED
     away = values[known] - values[weights > 0].mean(0)
     if float(away.abs().max()) <= 1e-6 * float(values.abs().max()):
-        return 0.0
-    scores = rank_score(unembed(model, head_write(model, node, away), outputs), outputs, own[known])
-    return float((scores * weights[known]).sum() / weights[known].sum())
+        return Ratio(0.0, 0.0)
+    scores = torch.zeros_like(weights)
+    scores[known] = rank_score(
+        unembed(model, head_write(model, node, away), outputs), outputs, own[known]
+    ).to(scores.dtype)
+    return share_of((scores * weights).sum(-1), (weights * known).sum(-1))
 
 
 def direct_effect(
