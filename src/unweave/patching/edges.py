@@ -33,6 +33,8 @@ from unweave.sites import Point
 # For what all nodes add to the residual stream, of all circuits at once.
 _CPU_BYTES, _GPU_BYTES = 512 * 2**20, 8 * 2**30
 
+Weights = Float[Tensor, "circuit *batch destination active"]
+
 
 @dataclass(eq=False)
 class EdgePatch(Plain):
@@ -40,7 +42,7 @@ class EdgePatch(Plain):
 
     Args:
         removed: Which edges from active sources each circuit lacks; a number counts for a part, so
-            that there is a derivative.
+            that there is a derivative. With an axis for the examples, each has its own.
         reads: The position that is read after the last attention.
         active: Numbers of the sources that have edges, in order; the others are at their ablation.
             None given: all of them.
@@ -52,7 +54,7 @@ class EdgePatch(Plain):
 
     graph: Graph
     blocks: tuple[Block, ...]
-    removed: Removed | Float[Tensor, "circuit destination active"]
+    removed: Removed | Weights
     ablation: Ablation
     batch: int
     reads: Int[Tensor, "row 1"]
@@ -63,7 +65,7 @@ class EdgePatch(Plain):
     pre: dict[str, Norm] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.active and self.removed.shape[2]:
+        if not self.active and self.removed.shape[-1]:
             self.active = range(len(self.graph.sources))
 
     def norm(self, x: Tensor, w: Norm, place: str) -> Tensor:
@@ -77,6 +79,9 @@ class EdgePatch(Plain):
         branch, _, part = place.partition(".")
         if branch == "attention" and part in ("q", "k", "v"):
             return self._project(x, w, "qkv".index(part))
+        if branch == "mlp" and not self._units(Point("mlp", self.layer)):
+            # What an MLP without edges would compute is replaced anyway.
+            return x.new_zeros(()).expand(*x.shape[:-1], w.shape[0])
         if place in ("mlp.in", "mlp.gate"):
             row = self.graph.destination_rows[self.layer, "mlp"].start
             x = self._norm(self._corrected(x, [row])[:, 0].flatten(0, 1), "mlp")
@@ -147,8 +152,11 @@ class EdgePatch(Plain):
         upstream = bisect_left(self.active, self.graph.destinations[rows[0]].upstream)
         if self.gaps is None or not upstream:
             return x.expand(-1, len(rows), -1, -1, -1)
-        gone = self.removed[:, rows, :upstream].to(x.dtype)
+        gone = self.removed[..., rows, :upstream].to(x.dtype)
         gaps = self.gaps[:, :upstream]
+        if gone.ndim == 4:  # a matrix for every example
+            shift = torch.matmul(gone, gaps.flatten(3).transpose(1, 2)).transpose(1, 2)
+            return shift.unflatten(3, gaps.shape[3:]).add_(x)
         shift = torch.bmm(gone, gaps.flatten(2)).unflatten(2, gaps.shape[2:])
         return shift.add_(x)
 
@@ -218,7 +226,7 @@ def active_sources(graph: Graph, removed: Removed) -> tuple[int, ...]:
 def patched_metric(
     model: Model,
     batch: Batch,
-    removed: Removed | Float[Tensor, "circuit destination active"],
+    removed: Removed | Weights,
     ablation: Ablation,
     active: tuple[int, ...],
 ) -> Float[Tensor, "circuit batch"]:

@@ -20,9 +20,8 @@ from unweave.options import Options
 from unweave.progress import progress
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.edge_descent import SETTINGS, EdgeDescent, EdgeState
+from unweave.search.edge_order import ranked_edges
 from unweave.search.loss import Loss
-from unweave.search.order import SETTINGS as ORDER
-from unweave.search.order import interleaved, missing_faithfulness
 from unweave.search.prompts import SearchPrompts
 from unweave.search.search import Finding, Names, SavedState, measured_round, step_from_dict
 
@@ -70,7 +69,7 @@ def find_edges(
             _phase(run, joined)
             run.save()
     if not state.ranking:
-        state.ranking = _ranking(run.problem, scores, state.circuit)
+        state.ranking = ranked_edges(run.problem, scores, state.circuit)
         run.save()
     return _finding(run.problem, scores, joined, state)
 
@@ -91,13 +90,12 @@ def _phase(run: _Run, joined: Sequence[str]) -> None:
     elif state.phase == "singles":
         run.descent().singles()
         state.begin("check")
-    elif state.phase == "returns":
-        own = set(state.circuit)
-        run.descent().returns([edge for edge in joined if edge not in own])
+    elif state.phase == "exchange":
+        run.descent().exchange(joined)
         state.begin("singles")
     elif state.prompts < run.prompts.most and not _holds(run):
-        state.prompts, state.loss = min(run.prompts.most, 2 * state.prompts), None
-        state.begin("returns")
+        state.prompts, state.metric = min(run.prompts.most, 2 * state.prompts), None
+        state.begin("exchange")
     else:
         if run.prompts.problem.draw is not None and not _holds(run):
             state.circuit = _faithful(run, joined)
@@ -131,21 +129,6 @@ def _faithful(run: _Run, joined: Sequence[str]) -> list[str]:
     if near:
         return tried[min(near, key=lambda i: len(tried[i]))]
     return tried[min(range(len(tried)), key=lambda i: off[i])]
-
-
-def _ranking(problem: EdgeProblem, scores: EdgeScores, circuit: list[str]) -> list[str]:
-    """Every edge: the circuit's by what they do, then the others, so that f stays near 1."""
-    effects = problem.effects(circuit, circuit).abs().mean(0).argsort(descending=True, stable=True)
-    first = [circuit[i] for i in effects.tolist()]
-    part = problem.select(slice(0, ORDER.prompts))
-    own, scale = set(circuit), float(part.reference.scale)
-    values = dict(zip(scores.edges, (scores.values / scale).tolist(), strict=True))
-    others = [edge for edge in scores.ranking() if edge not in own]
-
-    def missing(more: Sequence[str]) -> float:
-        return missing_faithfulness(part, [*circuit, *more])
-
-    return [*first, *interleaved((), others, values, missing)]
 
 
 def _finding(

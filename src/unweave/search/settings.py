@@ -107,28 +107,31 @@ class EdgeSettings:
     """`eliminate` on edges.
 
     Args:
-        estimated: On how many prompts effects to first order are taken, at most: they only propose.
-        removed_shares: Effects are taken at the circuit with this part of every edge removed, and
-            added up.
-        patience: How many times in a row no block may leave before single edges are tried.
-        blocks: One edge in this many leaves at once; the largest block that may leave goes.
+        removed_shares: Effects to first order are taken at the circuit with this part of every edge
+            removed. The first foresees the loss; all of them say whether an edge does anything.
+        blocks: One edge in this many leaves at once, in the first blocks and in the smallest ones.
         block_price: A block may cost this part of its price: within it, edges that are needed must
             not hide behind those that are not.
-        tried: How many edges are tried in one batch of single changes.
+        estimated: On how many prompts single edges are tried, at most: all prompts decide on those
+            that leave together.
+        tried: How many edges are tried in one batch of single changes, and how many are exchanged
+            at once, at most.
         rounding: A smaller difference in loss may be float32's.
-        passes: How often edges that were needed are tried again, once others have left.
+        passes: How often edges that were needed are tried again, once others have left, and how
+            often edges are exchanged.
         path: How many circuits of the way down the last check looks at.
+        ordered: On how many prompts the order of the other edges is measured.
     """
 
+    removed_shares: tuple[float, ...] = (0.0, 0.5)
+    blocks: tuple[int, int] = (2, 32)
+    block_price: float = 0.5
     estimated: int = 16
-    removed_shares: tuple[float, ...] = (0.0, 0.35, 0.7)
-    patience: int = 12
-    blocks: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-    block_price: float = 0.1
     tried: int = 32
     rounding: float = ROUNDING
     passes: int = 3
     path: int = 12
+    ordered: int = 32
 
 
 @dataclass(frozen=True)
