@@ -48,6 +48,7 @@ class EdgePatch(Plain):
             None given: all of them.
         gaps: out_u(μ) − out_u of each active source so far:
             [circuit, source, batch, position, d_model].
+        room: Where the gaps stand, in a run without a backward pass.
         pre: Norms between the residual stream and a branch of this block: applied at the branch,
             once its input is known.
     """
@@ -62,6 +63,7 @@ class EdgePatch(Plain):
     left: Int[Tensor, "row 1"] | None = None
     layer: int = 0
     gaps: Tensor | None = None
+    room: Tensor | None = None
     pre: dict[str, Norm] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -129,7 +131,17 @@ class EdgePatch(Plain):
         return self.ablation.at(point, like, left) - rows
 
     def _write(self, gap: Float[Tensor, "circuit new batch position d_model"]) -> None:
-        self.gaps = gap if self.gaps is None else torch.cat((self.gaps, gap), 1)
+        if torch.is_grad_enabled():  # a backward pass needs the gaps as each reader saw them
+            self.gaps = gap if self.gaps is None else torch.cat((self.gaps, gap), 1)
+            return
+        # Room for all at once: copying the gaps so far at every write would take most of the time.
+        begun = 0 if self.gaps is None else self.gaps.shape[1]
+        if self.room is None or self.room.shape[2:] != gap.shape[2:]:
+            self.room = gap.new_empty(len(gap), len(self.active), *gap.shape[2:])
+            if self.gaps is not None:
+                self.room[:, :begun] = self.gaps
+        self.room[:, begun : begun + gap.shape[1]] = gap
+        self.gaps = self.room[:, : begun + gap.shape[1]]
 
     def _write_heads(self, z: Tensor, w: Linear) -> Tensor:
         """Keeps what active heads differ by; returns z with the others at their ablation."""

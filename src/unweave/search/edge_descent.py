@@ -171,13 +171,15 @@ class EdgeDescent:
     def _forecast(self, edges: Sequence[str]) -> Forecast:
         """What leaving, or coming back, of some edges does to the circuit to first order."""
         circuit, scale = self.state.circuit, self.loss.scale
-        shares = SETTINGS.removed_shares
-        taken = torch.stack([self.problem.effects(circuit, edges, part) for part in shares]) / scale
         own = set(circuit)
-        signs = [-1.0 if edge in own else 1.0 for edge in edges]
-        moves = taken[0] * torch.tensor(signs).to(taken)
+        signs = torch.tensor([-1.0 if edge in own else 1.0 for edge in edges])
+        # How much an edge does at all needs fewer prompts than what it does on each.
+        few, shares = self.problem.select(slice(0, SETTINGS.estimated)), SETTINGS.removed_shares
+        effects = self.problem.effects(circuit, edges) / scale
+        sizes = [effects.abs().mean(0)]
+        sizes += [few.effects(circuit, edges, part).abs().mean(0) / scale for part in shares]
         off = (self._metric() - self.loss.reference.full) / scale
-        return Forecast(off, moves, taken.abs().mean((0, 1)))
+        return Forecast(off, effects * signs.to(effects), torch.stack(sizes).mean(0))
 
     def _leave(self, gone: Sequence[str], metric: Float[Tensor, " batch"], blocks=False) -> None:
         state = self.state

@@ -107,13 +107,13 @@ class EdgeSettings:
     """`eliminate` on edges.
 
     Args:
-        removed_shares: Effects to first order are taken at the circuit with this part of every edge
-            removed. The first foresees the loss; all of them say whether an edge does anything.
+        removed_shares: Whether an edge does anything is also looked at with this part of every edge
+            of the circuit removed.
         blocks: One edge in this many leaves at once, in the first blocks and in the smallest ones.
         block_price: A block may cost this part of its price: within it, edges that are needed must
             not hide behind those that are not.
-        estimated: On how many prompts single edges are tried, at most: all prompts decide on those
-            that leave together.
+        estimated: On how many prompts this is looked at, and single edges are tried, at most: all
+            prompts decide on those that leave together.
         tried: How many edges are tried in one batch of single changes, and how many are exchanged
             at once, at most.
         rounding: A smaller difference in loss may be float32's.
@@ -123,7 +123,7 @@ class EdgeSettings:
         ordered: On how many prompts the order of the other edges is measured.
     """
 
-    removed_shares: tuple[float, ...] = (0.0, 0.5)
+    removed_shares: tuple[float, ...] = (0.5,)
     blocks: tuple[int, int] = (2, 32)
     block_price: float = 0.5
     estimated: int = 16
