@@ -70,7 +70,8 @@ class EdgeDescent:
     def blocks(self) -> None:
         """The block of edges with the smallest foreseen loss leaves, as long as one may.
 
-        A block that may not leave is halved, and blocks stay as small from then on.
+        A block that may not leave is halved. After one that left, the next is twice as large: a
+        run costs less than the effects that propose it.
         """
         state, least = self.state, SETTINGS.blocks[-1]
         while state.share <= least and len(state.circuit) >= state.share:
@@ -81,6 +82,7 @@ class EdgeDescent:
                 found = self._measure([_without(state.circuit, gone)])
                 allowed = SETTINGS.block_price * self.price * len(gone) + SETTINGS.rounding
                 if float(self.loss(found)[0]) <= self._present() + allowed:
+                    state.share = max(SETTINGS.blocks[0], state.share // 2)
                     self._leave(gone, found[0], blocks=True)
                     break
                 state.share *= 2
