@@ -174,6 +174,19 @@ def test_the_search_goes_on_from_every_state(searched):
         assert again == found
 
 
+def test_the_search_costs_less_than_a_run_for_every_edge():
+    """353 edges join; trying each once would cost as many forward passes."""
+    how = Specification("wired-suppression", "wired-suppression", prompts=12, level="edge")
+    edges = EdgeExperiment(Experiment.set_up(how, load("wired-suppression")))
+    problem, nodes = edges.discovery, [str(node) for node in edges.experiment.nodes]
+    rated = scores["eap"].run_edges(edges.scored)
+    with metered() as meter:
+        found = searches["eliminate"].run_edges(problem, rated, nodes)
+    assert len(problem.graph.among(nodes)) == 353
+    assert float(problem.faithfulness([found.circuit])[0]) == pytest.approx(1, abs=0.02)
+    assert meter.tokens / forward_tokens(edges.experiment.model, problem.batch) < 353 / 3
+
+
 def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
     edges, _, nodes, found, _ = searched
     problem, price = edges.discovery, 0.001

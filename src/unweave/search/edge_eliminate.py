@@ -1,14 +1,14 @@
 """Eliminate for edges: from all edges among some nodes to those that are worth their price.
 
 1. All edges among the nodes of a circuit join, from the input and to the logits: as a run they are
-that circuit. 2. Blocks of those that do least to first order leave, as long as the run without them
-costs next to nothing. 3. Single edges leave, each tried by a run, until every one that is left is
-worth its price. 4. The circuit is checked on prompts that the search did not use: if it is not
-faithful there, or the figure is not precise, the search takes more prompts; edges that are worth
-their price there come back, and single edges leave again. 5. If the check does not hold on the most
-prompts, the smallest circuit of the way down that is faithful on the check prompts is taken. 6. The
-other edges follow by score, positive and negative ones interleaved so that faithfulness stays
-near 1.
+that circuit. 2. Blocks of edges leave whose loss is foreseen to be small, from what each edge does
+to first order on each example; one run decides on a block. 3. Single edges leave, each tried by a
+run, those with the smallest foreseen loss first. 4. The circuit is checked on prompts that the
+search did not use: if it is not faithful there, or the figure is not precise, the search takes more
+prompts; edges come back and leave where that pays there, and single edges leave again. 5. If the
+check does not hold on the most prompts, the smallest circuit of the way down that is faithful on
+the check prompts is taken. 6. The other edges follow by score, positive and negative ones
+interleaved so that faithfulness stays near 1.
 """
 
 from collections.abc import Mapping, Sequence
