@@ -91,8 +91,8 @@ class EdgeDescent:
     def singles(self) -> None:
         """Edges that are not worth their price leave, each tried by a run of its own.
 
-        Those with the smallest foreseen loss are tried first; a batch of them that are all needed
-        ends the pass.
+        Those with the smallest foreseen loss are tried first. In a circuit of more than one batch,
+        a batch of which hardly any leave ends this: it costs as much as several blocks.
         """
         state = self.state
         while True:
@@ -114,22 +114,26 @@ class EdgeDescent:
         mark = float(loss(self._metric()[None, few])[0]) + self.price + SETTINGS.rounding
         order = sorted(range(len(tried)), key=lambda i: found[i])
         cheap = [tried[i] for i in order if found[i] <= mark][: len(circuit) - 1]
-        if not self._leave_largest(cheap) and len(circuit) > SETTINGS.tried:
-            state.untried = []
+        gone, metric = self._largest(cheap)
+        if len(gone) < SETTINGS.worthwhile and len(circuit) > SETTINGS.tried:
+            state.untried, state.passes = [], SETTINGS.passes
+        if metric is not None:
+            self._leave(gone, metric)
         self.save()
 
-    def _leave_largest(self, cheap: Sequence[str]) -> bool:
-        """Of edges that may leave one by one, as many as may leave together."""
+    def _largest(
+        self, cheap: Sequence[str]
+    ) -> tuple[Sequence[str], Float[Tensor, " batch"] | None]:
+        """Of edges that may leave one by one, as many as may leave together, and the metric
+        then."""
         count = len(cheap)
         while count:
-            gone = cheap[:count]
-            found = self._measure([_without(self.state.circuit, gone)])
+            found = self._measure([_without(self.state.circuit, cheap[:count])])
             allowed = self.price * count + SETTINGS.rounding
             if float(self.loss(found)[0]) <= self._present() + allowed:
-                self._leave(gone, found[0])
-                return True
+                return cheap[:count], found[0]
             count //= 2
-        return False
+        return (), None
 
     def exchange(self, joined: Sequence[str]) -> None:
         """Edges come back and leave where that pays, several at once, as they are foreseen to."""

@@ -116,6 +116,8 @@ class EdgeSettings:
             prompts decide on those that leave together.
         tried: How many edges are tried in one batch of single changes, and how many are exchanged
             at once, at most.
+        worthwhile: Of a larger circuit no more single edges are tried once fewer than this leave of
+            a batch.
         rounding: A smaller difference in loss may be float32's.
         passes: How often edges that were needed are tried again, once others have left, and how
             often edges are exchanged.
@@ -128,6 +130,7 @@ class EdgeSettings:
     block_price: float = 0.5
     estimated: int = 16
     tried: int = 32
+    worthwhile: int = 4
     rounding: float = ROUNDING
     passes: int = 3
     path: int = 12
