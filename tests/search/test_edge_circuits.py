@@ -188,7 +188,7 @@ def test_the_search_costs_less_than_a_run_for_every_edge():
 
 
 def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
-    edges, _, nodes, found, _ = searched
+    edges, rated, nodes, found, _ = searched
     problem, price = edges.discovery, 0.001
     loss = Loss.of(problem)
     own = float(loss(problem.metric([found.circuit]))[0])
@@ -196,6 +196,8 @@ def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
     assert (without > own + price).all()
     assert set(found.circuit) <= set(problem.graph.among(nodes))
     assert sorted(found.ranking) == sorted(problem.nodes)
+    others = [edge for edge in rated.ranking() if edge not in set(found.circuit)]
+    assert found.ranking == (*found.circuit, *others)
 
 
 def test_steps_are_the_circuits_on_the_way(searched):

@@ -1,4 +1,4 @@
-"""Foreseen losses and the order of edges, against plain loops over the same numbers."""
+"""Foreseen losses, against plain loops over the same numbers."""
 
 import itertools
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from unweave.search.edge_forecast import Forecast
-from unweave.search.edge_order import balanced
 
 
 @pytest.fixture(params=range(3))
@@ -58,25 +57,3 @@ def test_changes_are_made_as_long_as_they_pay(forecast):
     left = [i for i in range(7) if i not in order]
     assert all(worth([*order, i]) >= values[-1] - 1e-6 for i in left)
     assert forecast.paying(prices, 1) == order[:1]
-
-
-def test_edges_after_the_circuit_keep_what_is_missing_small():
-    """Effects that add up: what is missing is never more than the largest effect there is."""
-    draw = torch.Generator().manual_seed(0)
-    values = (0.01 * torch.randn(200, generator=draw)).tolist()
-    effect = {f"e{i}": value for i, value in enumerate([*values, 0.0])}
-    others = sorted(effect, key=lambda one: -abs(effect[one]))
-    asked = []
-
-    def measure(more):
-        asked.append(len(more))
-        return 0.005 - sum(effect[one] for one in more)
-
-    order = balanced(others, effect, 10, measure)
-    assert sorted(order) == sorted(others)
-    assert asked == [0, 10, 30, 70, 150]
-    both = min(sum(v > 0 for v in values), sum(v < 0 for v in values))
-    largest = abs(effect[others[0]])
-    for count in range(both):
-        assert abs(0.005 - sum(effect[one] for one in order[:count])) <= largest
-    assert order[-1] == "e200"

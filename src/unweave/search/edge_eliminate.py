@@ -7,8 +7,7 @@ run, those with the smallest foreseen loss first. 4. The circuit is checked on p
 search did not use: if it is not faithful there, or the figure is not precise, the search takes more
 prompts; edges come back and leave where that pays there, and single edges leave again. 5. If the
 check does not hold on the most prompts, the smallest circuit of the way down that is faithful on
-the check prompts is taken. 6. The other edges follow by score, positive and negative ones
-interleaved so that faithfulness stays near 1.
+the check prompts is taken. 6. The other edges follow by magnitude of score.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from unweave.options import Options
 from unweave.progress import progress
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.edge_descent import SETTINGS, EdgeDescent, EdgeState
-from unweave.search.edge_order import ranked_edges
 from unweave.search.loss import Loss
 from unweave.search.prompts import SearchPrompts
 from unweave.search.search import Finding, Names, SavedState, measured_round, step_from_dict
@@ -69,7 +67,7 @@ def find_edges(
             _phase(run, joined)
             run.save()
     if not state.ranking:
-        state.ranking = ranked_edges(run.problem, scores, state.circuit)
+        state.ranking = _ranking(run.problem, scores, state.circuit)
         run.save()
     return _finding(run.problem, scores, joined, state)
 
@@ -129,6 +127,14 @@ def _faithful(run: _Run, joined: Sequence[str]) -> list[str]:
     if near:
         return tried[min(near, key=lambda i: len(tried[i]))]
     return tried[min(range(len(tried)), key=lambda i: off[i])]
+
+
+def _ranking(problem: EdgeProblem, scores: EdgeScores, circuit: list[str]) -> list[str]:
+    """Every edge: the circuit's by what they do to it, then the others as the scores rank them."""
+    sizes = problem.effects(circuit, circuit).abs().mean(0).argsort(descending=True, stable=True)
+    own = set(circuit)
+    others = (edge for edge in scores.ranking() if edge not in own)
+    return [*(circuit[i] for i in sizes.tolist()), *others]
 
 
 def _finding(

@@ -122,7 +122,6 @@ class EdgeSettings:
         passes: How often edges that were needed are tried again, once others have left, and how
             often edges are exchanged.
         path: How many circuits of the way down the last check looks at.
-        ordered: On how many prompts the order of the other edges is measured.
     """
 
     removed_shares: tuple[float, ...] = (0.5,)
@@ -134,7 +133,6 @@ class EdgeSettings:
     rounding: float = ROUNDING
     passes: int = 3
     path: int = 12
-    ordered: int = 32
 
 
 @dataclass(frozen=True)
