@@ -60,6 +60,7 @@ def measured(model: Model, task: str, seed: int, method: str, given: argparse.Na
     how = Specification(
         task,
         given.model,
+        score=given.score,
         options={"order": "left", "tolerance": given.tolerance},
         ablation=given.ablation,
         seed=seed,
@@ -117,6 +118,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[11, 12])
     parser.add_argument("--methods", nargs="+", default=["ours", "eap-ig-5", "eap-ig-10"])
     parser.add_argument("--ablation", default="counterfactual")
+    parser.add_argument("--score", help="of ours; the level's default unless given")
     parser.add_argument("--price", type=float, default=0.001)
     parser.add_argument("--tolerance", type=float, default=0.05)
     parser.add_argument("--prompts", type=int)

@@ -16,12 +16,12 @@ from unweave.model.loading import load
 from unweave.patching.circuits import run_circuits
 from unweave.patching.flips import run_flips
 from unweave.patching.gates import run_gated_nodes
-from unweave.scores.problem import Problem, Reference
+from unweave.scores.problem import Problem
 from unweave.scores.score import scores
-from unweave.search.descent import SETTINGS, Predicted
+from unweave.search.descent import SETTINGS, forecast
 from unweave.search.eliminate import nested
 from unweave.search.loss import Loss
-from unweave.search.order import interleaved, measured_order
+from unweave.search.order import measured_order
 from unweave.search.polish import polish
 from unweave.search.search import Finding, searches
 from unweave.search.settings import SEARCH
@@ -131,59 +131,25 @@ def test_polish_puts_a_needed_node_in_the_place_of_an_idle_one(
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_predictions_are_slopes_at_gates(family: str) -> None:
+def test_forecasts_are_slopes_at_gates(family: str) -> None:
     """Against autograd through gates at every node, open in the circuit and shut outside."""
     problem = tiny_problem(family)
-    circuit = problem.nodes[::2]
-    predicted = Predicted.at(problem, Loss.of(problem), circuit, problem.nodes)
+    loss, circuit = Loss.of(problem, 2.0), problem.nodes[::2]
+    foreseen = forecast(problem, loss, circuit, problem.nodes)
     inside = [float(node in set(circuit)) for node in problem.nodes]
-    gates = torch.tensor(inside, dtype=predicted.metric.dtype, requires_grad=True)
+    gates = torch.tensor(inside, dtype=torch.float64, requires_grad=True)
     metric = run_gated_nodes(problem.model, problem.batch, problem.nodes, gates, problem.ablation)
-    slopes = [torch.autograd.grad(one, gates, retain_graph=True)[0] for one in metric]
-    assert_close(predicted.metric, metric.detach())
-    assert_close(predicted.adds, torch.stack(slopes, 1))
-
-
-def test_a_block_is_chosen_for_what_it_does_together() -> None:
-    """a and b cancel on every prompt; c and d are each smaller, and add up."""
-    full = torch.tensor([1.0, 1.0])
-    loss = Loss(Reference(full, torch.zeros(2)), 1.0)
-    adds = torch.tensor([[0.3, -0.3], [-0.3, 0.3], [0.2, 0.2], [0.2, 0.2]])
-    predicted = Predicted(loss, full, adds)
-    assert set(predicted.least_missed(2)) == {0, 1}
-    singles = predicted.without(adds).tolist()
-    assert singles[2] == pytest.approx(0.4 + SETTINGS.doubt * 0.2)  # the mean's and each prompt's
-    assert singles[0] == pytest.approx(0.3 + SETTINGS.doubt * 0.3)
-    assert set(replace(predicted, adds=-adds).joining(2)) == {0, 1}
+    slopes = torch.stack([torch.autograd.grad(one, gates, retain_graph=True)[0] for one in metric])
+    signs = 1 - 2 * gates.detach()
+    assert_close(foreseen.off, (metric.detach() - loss.reference.full) / loss.scale)
+    assert_close(foreseen.moves, slopes * signs / loss.scale)
+    changed = metric.detach() + slopes.T * signs[:, None]
+    charged = loss(changed) + SETTINGS.doubt * slopes.abs().mean(0) / loss.scale
+    assert_close(foreseen.losses(), charged)
 
 
 def value(problem: Problem, circuit: Sequence[Site], price: float) -> float:
     return float(Loss.of(problem)(problem.metric([circuit]))[0]) + price * len(circuit)
-
-
-def test_positive_and_negative_nodes_interleave_after_the_circuit() -> None:
-    effect = {"a": 0.4, "b": -0.2, "c": 0.1, "d": 0.3, "e": -0.9, "f": 0.0, "g": 0.5}
-
-    def missing(more: Sequence[str]) -> float:
-        return 0.15 - sum(effect[name] for name in more)
-
-    # 0.15 is missing: a is 0.25 too much, b not enough, e 0.85 too much.
-    assert interleaved("", "abcdef", effect, missing) == list("abecdf")
-    # What is measured counts: a, c and d did nothing, so g comes before b.
-    assert interleaved("", "abcdefg", effect, lambda more: 0.75) == list("acdgbef")
-
-
-def test_tried_nodes_follow_as_they_are_needed() -> None:
-    effect = {"a": 0.4, "b": -0.2, "c": 0.1, "d": 0.0, "e": -0.1, "f": 0.3}
-    asked = []
-
-    def missing(more: Sequence[str]) -> float:
-        asked.append(len(more))
-        return 0.15 - sum(effect[name] for name in more)
-
-    # 0.15 is missing: c is nearest. Then 0.05: b is 0.25 away, a 0.35. d does nothing.
-    assert interleaved("abcd", "ef", effect, missing) == list("cbaefd")
-    assert asked == [0, 3]
 
 
 @pytest.mark.parametrize("order", ["measured", "left"])

@@ -16,6 +16,7 @@ from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.phases import forward_tokens
 from unweave.experiments.specification import ABLATIONS, Experiment, Specification
 from unweave.graph import graph_of
+from unweave.model.algebra import Plain
 from unweave.model.loading import load
 from unweave.model.synthetic import tracr_programs
 from unweave.patching.edges import patched_metric
@@ -96,23 +97,52 @@ def test_all_edges_among_nodes_are_the_circuit_of_these_nodes(problem):
 
 @pytest.mark.parametrize("removed_share", [0.0, 0.4])
 def test_effects_are_the_derivative_of_edge_patched_runs(problem, removed_share):
-    """Against finite differences of runs in which a part of one edge more is removed."""
+    """Against finite differences, example by example, of runs in which one edge more is partly
+    removed."""
     graph = problem.graph
     circuit, edges = list(problem.nodes[::3]), list(problem.nodes[::11])
-    found = problem.effects(circuit, edges, removed_share).mean(0)
+    found = problem.effects(circuit, edges, removed_share)
     removed = graph.removed([circuit])[:, :, list(range(len(graph.sources)))]
     weights = removed.to(torch.float64).clamp(min=removed_share) * graph.mask
     every, step = tuple(range(len(graph.sources))), 1e-5
 
     def at(matrix):
-        return patched_metric(problem.model, problem.batch, matrix, problem.ablation, every).mean()
+        return patched_metric(problem.model, problem.batch, matrix, problem.ablation, every)[0]
 
-    for edge, value in zip(edges, found, strict=True):
+    for edge, values in zip(edges, found.T, strict=True):
         up, down = weights.clone(), weights.clone()
         up[0][graph.index[edge]] += step
         down[0][graph.index[edge]] -= step
         slope = (at(up) - at(down)) / (2 * step)
-        assert float(value) == pytest.approx(-float(slope), abs=1e-7)
+        assert values.tolist() == pytest.approx((-slope).tolist(), abs=1e-7)
+
+
+def test_an_mlp_without_edges_is_not_computed(problem, monkeypatch):
+    """Its output is replaced, so its products would be for nothing."""
+    inside = problem.graph.among(["a0.h0", "m1"])
+    whole, places, linear = problem.metric([inside])[0], [], Plain.linear
+    slow = plain_edge_metric(problem, inside)
+
+    def seen(self, x, w, place):
+        places.append(place)
+        return linear(self, x, w, place)
+
+    monkeypatch.setattr(Plain, "linear", seen)
+    assert (problem.metric([inside])[0] - slow).abs().max() < 1e-9
+    assert torch.equal(problem.metric([inside])[0], whole)
+    assert places.count("mlp.in") == places.count("mlp.out") == 2  # two runs of one MLP
+
+
+def test_runs_with_and_without_a_derivative_agree(problem):
+    """They keep what nodes differ by in two ways."""
+    for circuit in (problem.nodes, problem.nodes[::2], problem.nodes[:9]):
+        removed = problem.graph.removed([circuit])
+        every = tuple(range(len(problem.graph.sources)))
+        arguments = (problem.model, problem.batch, removed, problem.ablation, every)
+        with torch.enable_grad():
+            slow = patched_metric(*arguments)
+        with torch.no_grad():
+            assert (patched_metric(*arguments) - slow).abs().max() < 1e-12
 
 
 def test_one_edge_circuit_costs_one_forward_pass(problem):
@@ -144,8 +174,21 @@ def test_the_search_goes_on_from_every_state(searched):
         assert again == found
 
 
+def test_the_search_costs_less_than_a_run_for_every_edge():
+    """353 edges join; trying each once would cost as many forward passes."""
+    how = Specification("wired-suppression", "wired-suppression", prompts=12, level="edge")
+    edges = EdgeExperiment(Experiment.set_up(how, load("wired-suppression")))
+    problem, nodes = edges.discovery, [str(node) for node in edges.experiment.nodes]
+    rated = scores["eap"].run_edges(edges.scored)
+    with metered() as meter:
+        found = searches["eliminate"].run_edges(problem, rated, nodes)
+    assert len(problem.graph.among(nodes)) == 353
+    assert float(problem.faithfulness([found.circuit])[0]) == pytest.approx(1, abs=0.02)
+    assert meter.tokens / forward_tokens(edges.experiment.model, problem.batch) < 353 / 3
+
+
 def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
-    edges, _, nodes, found, _ = searched
+    edges, rated, nodes, found, _ = searched
     problem, price = edges.discovery, 0.001
     loss = Loss.of(problem)
     own = float(loss(problem.metric([found.circuit]))[0])
@@ -153,6 +196,8 @@ def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
     assert (without > own + price).all()
     assert set(found.circuit) <= set(problem.graph.among(nodes))
     assert sorted(found.ranking) == sorted(problem.nodes)
+    others = [edge for edge in rated.ranking() if edge not in set(found.circuit)]
+    assert found.ranking == (*found.circuit, *others)
 
 
 def test_steps_are_the_circuits_on_the_way(searched):

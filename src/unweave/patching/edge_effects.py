@@ -1,9 +1,9 @@
 """What every edge adds to a circuit of edges, to first order: one backward pass for all.
 
-A removed edge counts as 1 and a kept one as 0 in an edge-patched run; the metric's derivative by
-these numbers says what each edge would take away or bring back:
+A removed edge counts as 1 and a kept one as 0 in an edge-patched run; the derivative of an
+example's metric by these numbers says what each edge would take away or bring back there:
 
-    effect(e) = −∂m/∂removed_e ≈ m(C with e) − m(C without e).
+    effect_b(e) = −∂m_b/∂removed_e ≈ m_b(C with e) − m_b(C without e).
 
 At the circuit itself an edge into a saturated softmax has no derivative, however much it is needed;
 where all edges are partly removed, it has one.
@@ -31,29 +31,25 @@ def edge_effects(
     ablation: Ablation,
     active: tuple[int, ...],
     removed_share: float = 0.0,
-) -> Float[Tensor, "part destination source"]:
-    """Effects of all edges from active sources at one circuit, by parts of the examples.
+) -> Float[Tensor, "batch destination active"]:
+    """Effects of all edges from active sources at one circuit, on each example.
 
     Args:
         removed: The edges that the circuit lacks: one row.
         active: Numbers of the sources whose edges are asked for: at least those that the circuit
-            keeps an edge of. Effects of other edges are 0.
+            keeps an edge of.
         removed_share: The part of every kept edge that is removed.
-
-    Returns:
-        The mean over the examples of each part.
     """
-    device, columns = model.network.device, list(active)
+    network = model.network
+    one = removed[:, :, list(active)].to(network.device, network.dtype).clamp(min=removed_share)
     found = []
     for i in range(0, len(batch), _ROWS):
         part = slice(i, min(i + _ROWS, len(batch)))
-        weights = removed[:, :, columns].to(device, model.network.dtype)
-        weights = weights.clamp(min=removed_share).requires_grad_()
+        examples, base = batch.select(part), ablation.select(part)
+        # Examples do not see one another, so one backward pass of their sum serves them all.
+        weights = one[:, None].repeat(1, len(examples), 1, 1).requires_grad_()
         with torch.enable_grad(), with_backward():
-            examples, base = batch.select(part), ablation.select(part)
             metric = patched_metric(model, examples, weights, base, active)
-            (slope,) = torch.autograd.grad(metric.mean(), weights)
-        whole = slope.new_zeros(removed.shape[1:])
-        whole[:, columns] = -slope[0]
-        found.append(whole)
-    return torch.stack(found)
+            (slope,) = torch.autograd.grad(metric.sum(), weights)
+        found.append(-slope[0])
+    return torch.cat(found)

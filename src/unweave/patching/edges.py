@@ -33,6 +33,8 @@ from unweave.sites import Point
 # For what all nodes add to the residual stream, of all circuits at once.
 _CPU_BYTES, _GPU_BYTES = 512 * 2**20, 8 * 2**30
 
+Weights = Float[Tensor, "circuit *batch destination active"]
+
 
 @dataclass(eq=False)
 class EdgePatch(Plain):
@@ -40,19 +42,20 @@ class EdgePatch(Plain):
 
     Args:
         removed: Which edges from active sources each circuit lacks; a number counts for a part, so
-            that there is a derivative.
+            that there is a derivative. With an axis for the examples, each has its own.
         reads: The position that is read after the last attention.
         active: Numbers of the sources that have edges, in order; the others are at their ablation.
             None given: all of them.
         gaps: out_u(μ) − out_u of each active source so far:
             [circuit, source, batch, position, d_model].
+        room: Where the gaps stand, in a run without a backward pass.
         pre: Norms between the residual stream and a branch of this block: applied at the branch,
             once its input is known.
     """
 
     graph: Graph
     blocks: tuple[Block, ...]
-    removed: Removed | Float[Tensor, "circuit destination active"]
+    removed: Removed | Weights
     ablation: Ablation
     batch: int
     reads: Int[Tensor, "row 1"]
@@ -60,10 +63,11 @@ class EdgePatch(Plain):
     left: Int[Tensor, "row 1"] | None = None
     layer: int = 0
     gaps: Tensor | None = None
+    room: Tensor | None = None
     pre: dict[str, Norm] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.active and self.removed.shape[2]:
+        if not self.active and self.removed.shape[-1]:
             self.active = range(len(self.graph.sources))
 
     def norm(self, x: Tensor, w: Norm, place: str) -> Tensor:
@@ -77,6 +81,9 @@ class EdgePatch(Plain):
         branch, _, part = place.partition(".")
         if branch == "attention" and part in ("q", "k", "v"):
             return self._project(x, w, "qkv".index(part))
+        if branch == "mlp" and not self._units(Point("mlp", self.layer)):
+            # What an MLP without edges would compute is replaced anyway.
+            return x.new_zeros(()).expand(*x.shape[:-1], w.shape[0])
         if place in ("mlp.in", "mlp.gate"):
             row = self.graph.destination_rows[self.layer, "mlp"].start
             x = self._norm(self._corrected(x, [row])[:, 0].flatten(0, 1), "mlp")
@@ -124,7 +131,17 @@ class EdgePatch(Plain):
         return self.ablation.at(point, like, left) - rows
 
     def _write(self, gap: Float[Tensor, "circuit new batch position d_model"]) -> None:
-        self.gaps = gap if self.gaps is None else torch.cat((self.gaps, gap), 1)
+        if torch.is_grad_enabled():  # a backward pass needs the gaps as each reader saw them
+            self.gaps = gap if self.gaps is None else torch.cat((self.gaps, gap), 1)
+            return
+        # Room for all at once: copying the gaps so far at every write would take most of the time.
+        begun = 0 if self.gaps is None else self.gaps.shape[1]
+        if self.room is None or self.room.shape[2:] != gap.shape[2:]:
+            self.room = gap.new_empty(len(gap), len(self.active), *gap.shape[2:])
+            if self.gaps is not None:
+                self.room[:, :begun] = self.gaps
+        self.room[:, begun : begun + gap.shape[1]] = gap
+        self.gaps = self.room[:, : begun + gap.shape[1]]
 
     def _write_heads(self, z: Tensor, w: Linear) -> Tensor:
         """Keeps what active heads differ by; returns z with the others at their ablation."""
@@ -147,8 +164,11 @@ class EdgePatch(Plain):
         upstream = bisect_left(self.active, self.graph.destinations[rows[0]].upstream)
         if self.gaps is None or not upstream:
             return x.expand(-1, len(rows), -1, -1, -1)
-        gone = self.removed[:, rows, :upstream].to(x.dtype)
+        gone = self.removed[..., rows, :upstream].to(x.dtype)
         gaps = self.gaps[:, :upstream]
+        if gone.ndim == 4:  # a matrix for every example
+            shift = torch.matmul(gone, gaps.flatten(3).transpose(1, 2)).transpose(1, 2)
+            return shift.unflatten(3, gaps.shape[3:]).add_(x)
         shift = torch.bmm(gone, gaps.flatten(2)).unflatten(2, gaps.shape[2:])
         return shift.add_(x)
 
@@ -218,7 +238,7 @@ def active_sources(graph: Graph, removed: Removed) -> tuple[int, ...]:
 def patched_metric(
     model: Model,
     batch: Batch,
-    removed: Removed | Float[Tensor, "circuit destination active"],
+    removed: Removed | Weights,
     ablation: Ablation,
     active: tuple[int, ...],
 ) -> Float[Tensor, "circuit batch"]:

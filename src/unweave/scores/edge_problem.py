@@ -62,8 +62,8 @@ class EdgeProblem(Runs[str]):
 
     def effects(
         self, circuit: Sequence[str], edges: Sequence[str], removed_share: float = 0.0
-    ) -> Float[Tensor, "part edge"]:
-        """To first order what each edge adds to the circuit's metric, by parts of the prompts.
+    ) -> Float[Tensor, "batch edge"]:
+        """To first order what each edge adds to the circuit's metric, on each example.
 
         Args:
             removed_share: The part of every kept edge that is removed.
@@ -72,5 +72,6 @@ class EdgeProblem(Runs[str]):
         active = tuple(sorted({index[name][1] for name in (*circuit, *edges)}))
         removed = self.graph.removed([circuit])
         found = edge_effects(self.model, self.batch, removed, self.ablation, active, removed_share)
-        rows, columns = zip(*(index[name] for name in edges), strict=True)
-        return found[:, list(rows), list(columns)]
+        place = {source: i for i, source in enumerate(active)}
+        rows, sources = zip(*(index[name] for name in edges), strict=True)
+        return found[:, list(rows), [place[source] for source in sources]]

@@ -1,12 +1,12 @@
 """The way down: circuits with fewer and fewer nodes, always without what is missed least.
 
 One gradient pass at a circuit gives, to first order, what every node adds to the metric of every
-prompt; so it predicts the loss without any set of nodes, cancellations included. Predictions only
-propose: every circuit on the way is run.
+prompt; so it foresees the loss without any set of nodes, cancellations included. That only
+proposes: every circuit on the way is run.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from unweave.patching.circuits import keep_masks
 from unweave.scores.gradients import differences, metric_gradients, node_products, parts
 from unweave.scores.problem import Problem
+from unweave.search.forecast import Forecast
 from unweave.search.loss import Loss
 from unweave.search.race import race
 from unweave.search.search import Step
@@ -23,50 +24,6 @@ from unweave.search.settings import SEARCH
 from unweave.sites import Site
 
 SETTINGS = SEARCH.descent
-
-
-@dataclass(frozen=True, eq=False)
-class Predicted:
-    """The loss of changed circuits, to first order.
-
-    Args:
-        metric: The circuit's own metric.
-        adds: What each node adds to it, ⟨∂m/∂z, z − μ⟩ at the circuit, whether it is in it or not.
-    """
-
-    loss: Loss
-    metric: Float[Tensor, " batch"]
-    adds: Float[Tensor, "node batch"]
-
-    @staticmethod
-    def at(
-        problem: Problem, loss: Loss, circuit: Sequence[Site], nodes: Sequence[Site]
-    ) -> "Predicted":
-        """Around a circuit, for changes by some nodes."""
-        metric, adds = estimated_effects(problem, tuple(circuit), nodes)
-        return Predicted(loss, metric, adds)
-
-    def without(self, taken: Float[Tensor, "change batch"]) -> Float[Tensor, " change"]:
-        """The loss when this is taken from the metric, and what may be wrong with that.
-
-        What to first order looks like a gain is often an error, and the larger a change is, the
-        larger its error: changes are charged a part of their size.
-        """
-        doubt = SETTINGS.doubt * taken.abs().mean(1) / self.loss.scale
-        return self.loss(self.metric - taken) + doubt
-
-    def least_missed(self, count: int) -> list[int]:
-        """So many nodes whose absence together costs least, one after the other."""
-        left, now, gone = list(range(len(self.adds))), self, []
-        for _ in range(count):
-            node = left.pop(int(now.without(self.adds[left]).argmin()))
-            now = replace(now, metric=now.metric - self.adds[node])
-            gone.append(node)
-        return gone
-
-    def joining(self, count: int) -> list[int]:
-        """So many nodes whose presence together costs least, one after the other."""
-        return replace(self, adds=-self.adds).least_missed(count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +51,8 @@ class Descent:
 
     def _block(self, nodes: tuple[Site, ...], present: float) -> Step | None:
         """Without the largest block that costs no more than its price; None where none does."""
-        predicted = Predicted.at(self.problem, self.loss, nodes, nodes)
-        order = predicted.least_missed(len(nodes) // SETTINGS.blocks[0])
+        foreseen = forecast(self.problem, self.loss, nodes, nodes)
+        order = foreseen.leaving(len(nodes) // SETTINGS.blocks[0])
         for share in SETTINGS.blocks:
             block = tuple(nodes[i] for i in order[: len(nodes) // share])
             step = self._step(nodes, block)
@@ -119,15 +76,15 @@ class Descent:
         """Nodes to try without, and the best pair of them all; few nodes are all tried."""
         # Every proposal is tried on all prompts: some are enough to make it.
         some = slice(0, SETTINGS.proposing)
-        predicted = Predicted.at(self.problem.select(some), self.loss.select(some), nodes, nodes)
-        order = predicted.without(predicted.adds).argsort(stable=True).tolist()
+        foreseen = forecast(self.problem.select(some), self.loss.select(some), nodes, nodes)
+        order = foreseen.losses().argsort(stable=True).tolist()
         singles = [nodes[i] for i in order[: SETTINGS.tried]]
         pairs = list(combinations(range(len(nodes)), 2)) if len(nodes) > 2 else []
         if not pairs:
             return singles, None
-        first, second = torch.tensor(pairs, device=predicted.adds.device).T
-        sums = predicted.adds[first] + predicted.adds[second]
-        i, j = pairs[int(predicted.without(sums).argmin())]
+        first, second = torch.tensor(pairs, device=foreseen.moves.device).T
+        together = _charged(foreseen.off, foreseen.moves[:, first] + foreseen.moves[:, second])
+        i, j = pairs[int(together.losses().argmin())]
         return singles, (nodes[i], nodes[j])
 
     def _step(
@@ -140,6 +97,23 @@ class Descent:
         metric = self.problem.metric([left]) if metric is None else metric
         loss, faithfulness = float(self.loss(metric)[0]), float(self.loss.faithfulness(metric)[0])
         return Step(len(left), loss, faithfulness, tuple(map(str, removed)), len(metric[0]))
+
+
+def forecast(
+    problem: Problem, loss: Loss, circuit: Sequence[Site], nodes: Sequence[Site]
+) -> Forecast:
+    """What the loss will be where some nodes leave a circuit, or join it if they are outside."""
+    metric, adds = estimated_effects(problem, tuple(circuit), nodes)
+    own = set(circuit)
+    signs = adds.new_tensor([-1.0 if node in own else 1.0 for node in nodes])
+    off = (metric - loss.reference.full) / loss.scale
+    return _charged(off, adds.T * signs / loss.scale, loss.mean)
+
+
+def _charged(
+    off: Float[Tensor, " batch"], moves: Float[Tensor, "batch change"], mean: float = 1.0
+) -> Forecast:
+    return Forecast(off, moves, SETTINGS.doubt * moves.abs().mean(0), mean)
 
 
 def estimated_effects(

@@ -1,14 +1,13 @@
 """Eliminate for edges: from all edges among some nodes to those that are worth their price.
 
 1. All edges among the nodes of a circuit join, from the input and to the logits: as a run they are
-that circuit. 2. Blocks of those that do least to first order leave, as long as the run without them
-costs next to nothing. 3. Single edges leave, each tried by a run, until every one that is left is
-worth its price. 4. The circuit is checked on prompts that the search did not use: if it is not
-faithful there, or the figure is not precise, the search takes more prompts; edges that are worth
-their price there come back, and single edges leave again. 5. If the check does not hold on the most
-prompts, the smallest circuit of the way down that is faithful on the check prompts is taken. 6. The
-other edges follow by score, positive and negative ones interleaved so that faithfulness stays
-near 1.
+that circuit. 2. Blocks of edges leave whose loss is foreseen to be small, from what each edge does
+to first order on each example; one run decides on a block. 3. Single edges leave, each tried by a
+run, those with the smallest foreseen loss first. 4. The circuit is checked on prompts that the
+search did not use: if it is not faithful there, or the figure is not precise, the search takes more
+prompts; edges come back and leave where that pays there, and single edges leave again. 5. If the
+check does not hold on the most prompts, the smallest circuit of the way down that is faithful on
+the check prompts is taken. 6. The other edges follow by magnitude of score.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,6 @@ from unweave.progress import progress
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.edge_descent import SETTINGS, EdgeDescent, EdgeState
 from unweave.search.loss import Loss
-from unweave.search.order import SETTINGS as ORDER
-from unweave.search.order import interleaved, missing_faithfulness
 from unweave.search.prompts import SearchPrompts
 from unweave.search.search import Finding, Names, SavedState, measured_round, step_from_dict
 
@@ -91,13 +88,12 @@ def _phase(run: _Run, joined: Sequence[str]) -> None:
     elif state.phase == "singles":
         run.descent().singles()
         state.begin("check")
-    elif state.phase == "returns":
-        own = set(state.circuit)
-        run.descent().returns([edge for edge in joined if edge not in own])
+    elif state.phase == "exchange":
+        run.descent().exchange(joined)
         state.begin("singles")
     elif state.prompts < run.prompts.most and not _holds(run):
-        state.prompts, state.loss = min(run.prompts.most, 2 * state.prompts), None
-        state.begin("returns")
+        state.prompts, state.metric = min(run.prompts.most, 2 * state.prompts), None
+        state.begin("exchange")
     else:
         if run.prompts.problem.draw is not None and not _holds(run):
             state.circuit = _faithful(run, joined)
@@ -134,18 +130,11 @@ def _faithful(run: _Run, joined: Sequence[str]) -> list[str]:
 
 
 def _ranking(problem: EdgeProblem, scores: EdgeScores, circuit: list[str]) -> list[str]:
-    """Every edge: the circuit's by what they do, then the others, so that f stays near 1."""
-    effects = problem.effects(circuit, circuit).abs().mean(0).argsort(descending=True, stable=True)
-    first = [circuit[i] for i in effects.tolist()]
-    part = problem.select(slice(0, ORDER.prompts))
-    own, scale = set(circuit), float(part.reference.scale)
-    values = dict(zip(scores.edges, (scores.values / scale).tolist(), strict=True))
-    others = [edge for edge in scores.ranking() if edge not in own]
-
-    def missing(more: Sequence[str]) -> float:
-        return missing_faithfulness(part, [*circuit, *more])
-
-    return [*first, *interleaved((), others, values, missing)]
+    """Every edge: the circuit's by what they do to it, then the others as the scores rank them."""
+    sizes = problem.effects(circuit, circuit).abs().mean(0).argsort(descending=True, stable=True)
+    own = set(circuit)
+    others = (edge for edge in scores.ranking() if edge not in own)
+    return [*(circuit[i] for i in sizes.tolist()), *others]
 
 
 def _finding(

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.scores.problem import Problem
-from unweave.search.descent import SETTINGS, Predicted
+from unweave.search.descent import SETTINGS, forecast
 from unweave.search.loss import Loss
 from unweave.search.race import Heats, race
 from unweave.sites import Site
@@ -77,8 +77,8 @@ def _candidates(
     outside = [node for node in problem.nodes if node not in own]
     # Every proposal is tried on all prompts: some are enough to make it.
     some = slice(0, SETTINGS.proposing)
-    predicted = Predicted.at(problem.select(some), loss.select(some), circuit, outside)
-    order = predicted.without(-predicted.adds).argsort(stable=True).tolist()
+    foreseen = forecast(problem.select(some), loss.select(some), circuit, outside)
+    order = foreseen.losses().argsort(stable=True).tolist()
     likely = [node for node in left if node not in own]
     turns = zip_longest(likely, (outside[i] for i in order))
     found = dict.fromkeys(node for turn in turns for node in turn if node is not None)

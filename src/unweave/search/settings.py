@@ -114,25 +114,29 @@ class EdgeSettings:
     """`eliminate` on edges.
 
     Args:
-        estimated: On how many prompts effects to first order are taken, at most: they only propose.
-        removed_shares: Effects are taken at the circuit with this part of every edge removed, and
-            added up.
-        patience: How many times in a row no block may leave before single edges are tried.
-        blocks: One edge in this many leaves at once; the largest block that may leave goes.
+        removed_shares: Whether an edge does anything is also looked at with this part of every edge
+            of the circuit removed.
+        blocks: One edge in this many leaves at once, in the first blocks and in the smallest ones.
         block_price: A block may cost this part of its price: within it, edges that are needed must
             not hide behind those that are not.
-        tried: How many edges are tried in one batch of single changes.
+        estimated: On how many prompts this is looked at, and single edges are tried, at most: all
+            prompts decide on those that leave together.
+        tried: How many edges are tried in one batch of single changes, and how many are exchanged
+            at once, at most.
+        worthwhile: Of a larger circuit no more single edges are tried once fewer than this leave of
+            a batch.
         rounding: A smaller difference in loss may be float32's.
-        passes: How often edges that were needed are tried again, once others have left.
+        passes: How often edges that were needed are tried again, once others have left, and how
+            often edges are exchanged.
         path: How many circuits of the way down the last check looks at.
     """
 
+    removed_shares: tuple[float, ...] = (0.5,)
+    blocks: tuple[int, int] = (2, 32)
+    block_price: float = 0.5
     estimated: int = 16
-    removed_shares: tuple[float, ...] = (0.0, 0.35, 0.7)
-    patience: int = 12
-    blocks: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-    block_price: float = 0.1
     tried: int = 32
+    worthwhile: int = 4
     rounding: float = ROUNDING
     passes: int = 3
     path: int = 12

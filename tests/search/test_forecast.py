@@ -1,0 +1,59 @@
+"""Foreseen losses, against plain loops over the same numbers."""
+
+import itertools
+
+import pytest
+import torch
+
+from unweave.search.forecast import Forecast
+
+
+@pytest.fixture(params=range(3))
+def forecast(request) -> Forecast:
+    draw = torch.Generator().manual_seed(request.param)
+    off = 0.1 * torch.randn(5, generator=draw, dtype=torch.float64)
+    moves = 0.2 * torch.randn(5, 7, generator=draw, dtype=torch.float64)
+    return Forecast(off, moves, moves.abs().mean(0), 1.0 + request.param)
+
+
+def slow_loss(forecast: Forecast, changes) -> float:
+    """|1 − f| at its weight and the mean of single deviations, after some changes together."""
+    rows = zip(forecast.off.tolist(), forecast.moves.tolist(), strict=True)
+    off = [at + sum(row[i] for i in changes) for at, row in rows]
+    return forecast.mean * abs(sum(off)) / len(off) + sum(map(abs, off)) / len(off)
+
+
+def test_losses_are_those_of_single_changes(forecast):
+    slow = [slow_loss(forecast, [i]) + float(forecast.size[i]) for i in range(7)]
+    assert forecast.losses().tolist() == pytest.approx(slow, abs=1e-12)
+
+
+def test_the_next_edge_to_leave_has_the_smallest_loss_with_those_before(forecast):
+    order = forecast.leaving(5)
+    assert len(set(order)) == 5
+    for done in range(5):
+        left = [i for i in range(7) if i not in order[:done]]
+        slow = {i: slow_loss(forecast, [*order[:done], i]) + float(forecast.size[i]) for i in left}
+        assert order[done] == min(slow, key=lambda i: slow[i])
+    assert forecast.leaving(2) == order[:2]
+
+
+def test_edges_that_cancel_leave_together():
+    """Each alone would cost more than the third; together they cost nothing."""
+    moves = torch.tensor([[0.10, -0.10, 0.11], [0.10, -0.10, 0.11]])
+    forecast = Forecast(torch.zeros(2), moves, torch.zeros(3))
+    assert forecast.leaving(2) == [0, 1]
+
+
+def test_changes_are_made_as_long_as_they_pay(forecast):
+    prices = torch.tensor([0.02, -0.02] * 3 + [0.02], dtype=torch.float64)
+
+    def worth(changes) -> float:
+        return slow_loss(forecast, changes) + sum(float(prices[i]) for i in changes)
+
+    order = forecast.paying(prices, 7)
+    values = [worth(order[:n]) for n in range(len(order) + 1)]
+    assert all(after < before for before, after in itertools.pairwise(values))
+    left = [i for i in range(7) if i not in order]
+    assert all(worth([*order, i]) >= values[-1] - 1e-6 for i in left)
+    assert forecast.paying(prices, 1) == order[:1]
