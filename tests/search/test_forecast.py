@@ -29,20 +29,20 @@ def test_losses_are_those_of_single_changes(forecast):
 
 
 def test_the_next_edge_to_leave_has_the_smallest_loss_with_those_before(forecast):
-    order = forecast.leaving(5)
+    order = forecast.together(5)
     assert len(set(order)) == 5
     for done in range(5):
         left = [i for i in range(7) if i not in order[:done]]
         slow = {i: slow_loss(forecast, [*order[:done], i]) + float(forecast.size[i]) for i in left}
         assert order[done] == min(slow, key=lambda i: slow[i])
-    assert forecast.leaving(2) == order[:2]
+    assert forecast.together(2) == order[:2]
 
 
 def test_edges_that_cancel_leave_together():
     """Each alone would cost more than the third; together they cost nothing."""
     moves = torch.tensor([[0.10, -0.10, 0.11], [0.10, -0.10, 0.11]])
     forecast = Forecast(torch.zeros(2), moves, torch.zeros(3))
-    assert forecast.leaving(2) == [0, 1]
+    assert forecast.together(2) == [0, 1]
 
 
 def test_changes_are_made_as_long_as_they_pay(forecast):

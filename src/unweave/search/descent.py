@@ -52,7 +52,7 @@ class Descent:
     def _block(self, nodes: tuple[Site, ...], present: float) -> Step | None:
         """Without the largest block that costs no more than its price; None where none does."""
         foreseen = forecast(self.problem, self.loss, nodes, nodes)
-        order = foreseen.leaving(len(nodes) // SETTINGS.blocks[0])
+        order = foreseen.together(len(nodes) // SETTINGS.blocks[0])
         for share in SETTINGS.blocks:
             block = tuple(nodes[i] for i in order[: len(nodes) // share])
             step = self._step(nodes, block)
@@ -83,8 +83,8 @@ class Descent:
         if not pairs:
             return singles, None
         first, second = torch.tensor(pairs, device=foreseen.moves.device).T
-        together = _charged(foreseen.off, foreseen.moves[:, first] + foreseen.moves[:, second])
-        i, j = pairs[int(together.losses().argmin())]
+        sums = foreseen.moves[:, first] + foreseen.moves[:, second]
+        i, j = pairs[int(_charged(foreseen.off, sums, foreseen.mean).losses().argmin())]
         return singles, (nodes[i], nodes[j])
 
     def _step(
@@ -111,7 +111,7 @@ def forecast(
 
 
 def _charged(
-    off: Float[Tensor, " batch"], moves: Float[Tensor, "batch change"], mean: float = 1.0
+    off: Float[Tensor, " batch"], moves: Float[Tensor, "batch change"], mean: float
 ) -> Forecast:
     return Forecast(off, moves, SETTINGS.doubt * moves.abs().mean(0), mean)
 

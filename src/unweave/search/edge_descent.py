@@ -76,7 +76,7 @@ class EdgeDescent:
         state, least = self.state, SETTINGS.blocks[-1]
         while state.share <= least and len(state.circuit) >= state.share:
             forecast = self._forecast(state.circuit)
-            order = forecast.leaving(len(state.circuit) // state.share)
+            order = forecast.together(len(state.circuit) // state.share)
             while state.share <= least and len(state.circuit) >= state.share:
                 gone = [state.circuit[i] for i in order[: len(state.circuit) // state.share]]
                 found = self._measure([_without(state.circuit, gone)])

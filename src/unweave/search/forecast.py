@@ -38,7 +38,7 @@ class Forecast:
         """The loss after each change alone, with what is charged for it."""
         return self._loss(self.off[:, None] + self.moves) + self.size
 
-    def leaving(self, count: int) -> list[int]:
+    def together(self, count: int) -> list[int]:
         """Changes to make together, the next one each time that with the ones before has the
         smallest loss."""
         order, off = list[int](), self.off

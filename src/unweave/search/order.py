@@ -31,7 +31,7 @@ def measured_order(
         while others:
             present = (*circuit, *order)
             count = min(len(others), max(SETTINGS.soon, len(present) // SETTINGS.later))
-            chosen = [others[i] for i in forecast(problem, loss, present, others).leaving(count)]
+            chosen = [others[i] for i in forecast(problem, loss, present, others).together(count)]
             order += chosen
             others = [node for node in others if node not in set(chosen)]
             advance(count)
