@@ -202,8 +202,9 @@ class Evidence:
         effect: How much faithfulness falls when the node leaves the circuit, on prompts that it
             was not found on.
         interval: The 95% interval of the effect over prompts.
-        frequency: In how many searches on resampled prompts the node was in the circuit.
-        group: "core" (always needed), "supporting" or "interchangeable".
+        frequency: The share of resampled prompts on which the node is worth its price.
+        group: "core" (faithfulness changes by more than .05 without it), "supporting" (by less) or
+            "interchangeable".
         swaps: Nodes outside the circuit that can take its place at the same loss.
     """
 
@@ -355,7 +356,7 @@ class Circuit:
 
     @property
     def core(self) -> tuple[str, ...]:
-        """The nodes that are always needed."""
+        """The nodes without which faithfulness changes by more than .05."""
         return tuple(n for n in self.nodes if n in self.evidence and self.evidence[n].core)
 
     def explain(self, node: str | None = None) -> str:
