@@ -11,8 +11,9 @@ from oracles.two_stream import f as activation_of
 from oracles.two_stream import share, two_case
 from torch import Tensor
 
-from unweave.decomposition import rules
+from unweave.decomposition import engine, rules
 from unweave.decomposition.api import decompose, relevance
+from unweave.decomposition.completeness import check_part
 from unweave.decomposition.rules import AttentionTotals
 from unweave.decomposition.ruleset import CHOICES, OPERATIONS, RuleSet, find_rules, rulesets
 from unweave.errors import UnweaveError
@@ -379,3 +380,29 @@ def test_a_rule_that_returns_three_times_its_part_is_an_error(base, operation):
         relevance(model, inputs, ["a0.h0"], tiny_readout(model, inputs), wrong)
     declared = replace(wrong, conserves=False)
     assert decompose(model, inputs, ["a0.h0"], rules=declared).completeness < BOUND
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_check_that_is_looked_at_later_says_the_same(wrong, monkeypatch):
+    """A GPU is not waited for: its check begins at once and is read afterwards."""
+    model, inputs = tiny_model("gpt2"), tiny_inputs("gpt2")
+    known = rulesets["removal"]
+    rules = known.with_rules(linear=tripled(known.linear)) if wrong else known
+
+    def found(conserves: bool = True) -> float:
+        declared = replace(rules, conserves=conserves)
+        return decompose(model, inputs, ["a0.h0"], rules=declared).completeness
+
+    at_once = [found(False)] if wrong else [found(False), found()]
+
+    def later(*given, **_):
+        return check_part(*given, later=True)
+
+    monkeypatch.setattr(engine, "check_part", later)
+    # Without a promise of the rules there is nothing but totals to look at.
+    assert found(False) == pytest.approx(at_once[0], abs=BOUND)
+    if wrong:
+        with pytest.raises(UnweaveError, match="the rule of linear"):
+            found()
+    else:
+        assert found() == pytest.approx(at_once[1], abs=BOUND)

@@ -136,6 +136,7 @@ def check_part(
     reads: Int[Tensor, "batch n"] | None,
     output: Float[Tensor, "batch *rest"],
     rules: RuleSet | None,
+    later: bool,
 ) -> Callable[[], float]:
     """Compares a sweep with a plain run of one example that shares nothing with it.
 
@@ -144,11 +145,12 @@ def check_part(
         inputs: That example.
         output: The sweep's totals after the last stage, that example first.
         rules: Checked on the way; None when they have been.
+        later: Whether the run begins at once and is looked at when its result is asked for, so
+            that a GPU is not waited for.
 
     Returns:
         What gives the largest relative difference, of the totals and of what a rule makes of
-        β = T, and raises `UnweaveError` when it is more than rounding. On a GPU the run is under
-        way by then.
+        β = T, and raises `UnweaveError` when it is more than rounding.
     """
     ops = CheckedRun(rules, None if reads is None else reads[:1])
 
@@ -157,7 +159,7 @@ def check_part(
         _check_totals(worst, output.dtype)
         return max(worst, ops.worst)
 
-    if not output.is_cuda:
+    if not later:
         return strict
     quick = CheckedRun(rules, ops.reads, later=[])
     apart = _totals_apart(stages, inputs, quick, output)
@@ -168,7 +170,7 @@ def check_part(
         _check_totals(worst, output.dtype)
         # A rule may leave out a bias or linearise: that takes a closer look.
         close = all(found <= _TOLERANCE[output.dtype] for found in of_rules)
-        return max(worst, *of_rules) if close else strict()
+        return max([worst, *of_rules]) if close else strict()
 
     return quickly
 

@@ -175,9 +175,8 @@ class _Run:
             assert output is not None
             one = inputs.select(slice(0, 1))
             rules = job.rules if first and job.rules.conserves else None
-            check = check_part(
-                stages(job.network, one)[: len(steps)], one, self.reads, output, rules
-            )
+            begun = stages(job.network, one)[: len(steps)]
+            check = check_part(begun, one, self.reads, output, rules, later=output.is_cuda)
             for sweep in swept:
                 sweep.check_finite()
             return check()
