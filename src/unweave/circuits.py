@@ -203,7 +203,7 @@ class Evidence:
             was not found on.
         interval: The 95% interval of the effect over prompts.
         frequency: The share of resampled prompts on which the node is worth its price.
-        group: "core" (faithfulness changes by more than .05 without it), "supporting" (by less) or
+        group: "core" (faithfulness changes by more than .1 without it), "supporting" (by less) or
             "interchangeable".
         swaps: Nodes outside the circuit that can take its place at the same loss.
     """
@@ -356,7 +356,7 @@ class Circuit:
 
     @property
     def core(self) -> tuple[str, ...]:
-        """The nodes without which faithfulness changes by more than .05."""
+        """The nodes without which faithfulness changes by more than .1."""
         return tuple(n for n in self.nodes if n in self.evidence and self.evidence[n].core)
 
     def explain(self, node: str | None = None) -> str:

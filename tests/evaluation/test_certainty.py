@@ -59,3 +59,24 @@ def test_a_node_that_is_worth_its_price_alone_is_not_core(problem: Problem) -> N
     found = certainty(problem, (*known.nodes, idle), (), price=-1.0)
     assert found[str(idle)].frequency == 1  # below every price
     assert found[str(idle)].group == "supporting"
+
+
+def test_idle_nodes_replace_nothing_in_a_circuit_above_one() -> None:
+    """Without any of its nodes such a circuit comes nearer to 1; that is not to be replaced."""
+    how = Specification("wired-suppression", "wired-suppression", prompts=16)
+    problem = Experiment.set_up(how, load("wired-suppression")).discovery
+    known = find_task("wired-suppression").known_circuit("wired-suppression")
+    assert known is not None
+    effects = problem.flipped(known.nodes, known.nodes).mean(1) - problem.metric([known.nodes]).mean()
+    circuit = tuple(n for n, gain in zip(known.nodes, effects.tolist(), strict=True) if gain < 0)
+    assert faithfulness(problem, circuit) > 1.05
+    idle = [node for node in problem.nodes if node not in set(known.nodes)]
+    found = certainty(problem, circuit, idle[:4], price=0.01)
+    nearer = [
+        node
+        for node in circuit
+        if abs(1 - faithfulness(problem, tuple(n for n in circuit if n != node)))
+        < faithfulness(problem, circuit) - 1
+    ]
+    assert nearer, "the case is there"
+    assert not any(one.swaps for one in found.values())

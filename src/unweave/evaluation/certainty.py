@@ -5,19 +5,20 @@ All on prompts that the search did not use:
 1. Every node leaves the circuit, and every candidate outside joins it, one at a time. 2. The
 effect of a node is what faithfulness loses without it, with its 95% interval. 3. Prompts are
 resampled: the frequency of a node is the share of resamples in which it is worth its price. 4. A
-candidate j can take the place of node i if the circuit with j instead of i is not worse; pairs that
-effects, added up, call possible are run.
+candidate j can take the place of node i if the circuit with j instead of i is not worse, and of
+what changes without i at least half is back; pairs that effects, added up, call possible are run.
+Not to be worse is not enough: a circuit above 1 comes nearer without any of its nodes.
 
 A node is *interchangeable* if another can take its place, *core* if none can and faithfulness
-changes by more than a twentieth without it, at both ends of the interval, and *supporting*
-otherwise. Being worth its price is not enough: nodes that are worth just that are in one circuit
-and not in the next, as prompts change.
+changes by more than a tenth without it, at both ends of the interval, and *supporting* otherwise.
+Being worth its price is not enough: nodes that are worth just that are in one circuit and not in
+the next, as prompts change.
 """
 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unweave.circuits import Evidence
@@ -27,7 +28,7 @@ from unweave.search.loss import Loss
 from unweave.sites import Site
 
 _RESAMPLES = 200
-CORE = 0.05  # what faithfulness changes by without a node of the core, at least
+CORE = 0.1  # what faithfulness changes by without a node of the core, at least
 
 
 def certainty(
@@ -75,20 +76,21 @@ def _swaps(
 ) -> list[tuple[str, ...]]:
     """By node of the circuit, the candidates that can take its place."""
     without, added = flipped[: len(circuit)], flipped[len(circuit) :]
-    present = float(loss(base)[0])
+
+    def holds(i: int, metric: Float[Tensor, "circuit batch"]) -> Bool[Tensor, " circuit"]:
+        lost = (without[i] - base).abs().mean()
+        return (loss(metric) <= loss(base)) & ((metric - base).abs().mean(1) <= lost / 2)
+
     pairs = []
     for i in range(len(circuit)):
-        if not len(added):
-            break
         # To first order changes add up; the best guess of each node is then run.
-        guesses = loss(without[i] + added - base)
-        best = int(guesses.argmin())
-        if float(guesses[best]) <= present:
-            pairs.append((i, best))
+        guesses = without[i] + added - base
+        if len(able := holds(i, guesses).nonzero().flatten()):
+            pairs.append((i, int(able[loss(guesses[able]).argmin()])))
     swapped = [(*(node for k, node in enumerate(circuit) if k != i), outside[j]) for i, j in pairs]
     found: list[tuple[str, ...]] = [()] * len(circuit)
     if pairs:
-        for (i, j), value in zip(pairs, loss(problem.metric(swapped)).tolist(), strict=True):
-            if value <= present:
+        for (i, j), metric in zip(pairs, problem.metric(swapped), strict=True):
+            if holds(i, metric[None]):
                 found[i] = (str(outside[j]),)
     return found
