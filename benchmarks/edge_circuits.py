@@ -45,7 +45,7 @@ def ours(edges: EdgeExperiment, price: float) -> tuple[Finding, dict[str, Any]]:
     options = {**method.filled_search(), "edge_price": price}
     nodes = search.run(problem, scores[method.score].run(problem, method.filled_score()), options)
     rated = scores[method.score].run_edges(edges.scored, method.filled_score())
-    found = search.run_edges(edges.discovery, rated, nodes.circuit, options)
+    found = search.run_edges(edges.discovery, rated, nodes.circuit, options, others=nodes.ranking)
     joined = len(found.rounds[0].selected)
     return found, {"nodes_first": len(nodes.circuit), "edges_first": joined}
 
@@ -61,7 +61,7 @@ def measured(model: Model, task: str, seed: int, method: str, given: argparse.Na
         task,
         given.model,
         score=given.score,
-        options={"order": "left", "tolerance": given.tolerance},
+        options={"tolerance": given.tolerance},
         ablation=given.ablation,
         seed=seed,
         prompts=given.prompts,

@@ -24,6 +24,7 @@ from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.score import scores
 from unweave.search.loss import Loss
 from unweave.search.search import searches
+from unweave.search.settings import SEARCH
 from unweave.testing.problem import tiny_problem
 from unweave.testing.search import Recorder
 
@@ -190,7 +191,7 @@ def test_the_search_costs_less_than_a_run_for_every_edge():
 def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
     edges, rated, nodes, found, _ = searched
     problem, price = edges.discovery, 0.001
-    loss = Loss.of(problem)
+    loss = Loss.of(problem, SEARCH.edges.mean)
     own = float(loss(problem.metric([found.circuit]))[0])
     without = loss(problem.flipped(found.circuit, found.circuit))
     assert (without > own + price).all()
@@ -224,3 +225,20 @@ def test_top_takes_the_smallest_faithful_prefix(problem):
 def test_searches_that_know_no_edges_say_who_does(problem):
     with pytest.raises(UnweaveError, match="search algorithm1 finds nodes, not edges"):
         searches["algorithm1"].run_edges(problem, EdgeScores((), torch.zeros(0)), ())
+
+
+def test_other_edges_follow_node_by_node(searched):
+    """What is kept passes through circuits of nodes: as many nodes, all edges among them."""
+    edges, rated, nodes, found, _ = searched
+    problem = edges.discovery
+    others = [str(node) for node in edges.experiment.nodes if str(node) not in nodes][::-1]
+    again = searches["eliminate"].run_edges(
+        problem, rated, nodes, {}, others=[*nodes[::2], *others, *nodes[1::2]]
+    )
+    assert again.circuit == found.circuit
+    for count in range(len(others) + 1):
+        inside = set(problem.graph.among([*nodes, *others[:count]]))
+        assert set(again.ranking[: len(inside)]) == inside
+    place = {edge: i for i, edge in enumerate(rated.ranking())}
+    own = [e for e in again.ranking if e in set(problem.graph.among(nodes))][len(found.circuit) :]
+    assert [place[edge] for edge in own] == sorted(place[edge] for edge in own)

@@ -121,11 +121,13 @@ def _edge_result(edges: EdgeExperiment, method: Method) -> dict[str, Any]:
 def _found(edges: EdgeExperiment, method: Method, rated: EdgeScores) -> Finding:
     search, options = searches[method.search], method.filled_search()
     nodes: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     if search.nodes_first:
         problem = edges.experiment.discovery
         scores = registered_scores[method.score].run(problem, method.filled_score())
-        nodes = edges.joined(search.run(problem, scores, options).circuit)
-    return search.run_edges(edges.discovery, rated, nodes, options)
+        found = search.run(problem, scores, options)
+        nodes, others = edges.joined(found.circuit), found.ranking
+    return search.run_edges(edges.discovery, rated, nodes, options, others=others)
 
 
 def _timed(

@@ -50,11 +50,12 @@ def discover_edges(
     if folder is not None:
         folder.begin()
     about_model(experiment, say)
-    scores, nodes = None, ()
+    scores, nodes, others = None, (), ()
     if search.nodes_first:
         scores, finding = find_nodes(experiment, folder, ledger, say)
-        scores, nodes = replace(scores, order=finding.ranking), edges.joined(finding.circuit)
-    rated, found = _find_edges(edges, nodes, folder, ledger, say)
+        scores, others = replace(scores, order=finding.ranking), finding.ranking
+        nodes = edges.joined(finding.circuit)
+    rated, found = _find_edges(edges, nodes, others, folder, ledger, say)
     say(f"Measuring {len(found.circuit)} edges on {len(edges.held_out.batch)} other prompts")
     with ledger.phase("evaluation"):
         circuit = _circuit(edges, scores, rated, found)
@@ -69,6 +70,7 @@ def discover_edges(
 def _find_edges(
     edges: EdgeExperiment,
     nodes: Sequence[str],
+    others: Sequence[str],
     folder: RunFolder | None,
     ledger: Ledger,
     say: Say,
@@ -87,7 +89,8 @@ def _find_edges(
     with ledger.phase("edge search"):
         checkpoint = None if folder is None else folder.edge_search
         options = method.filled_search()
-        found = searches[method.search].run_edges(problem, rated, nodes, options, checkpoint)
+        search = searches[method.search]
+        found = search.run_edges(problem, rated, nodes, options, checkpoint, others)
     return rated, found
 
 

@@ -163,7 +163,12 @@ def _without(nodes: Sequence[Site], gone: set[Site]) -> tuple[Site, ...]:
 
 
 def find_edges(
-    problem: EdgeProblem, scores: EdgeScores, nodes: Names, options: Options, checkpoint: SavedState
+    problem: EdgeProblem,
+    scores: EdgeScores,
+    nodes: Names,
+    others: Names,
+    options: Options,
+    checkpoint: SavedState,
 ) -> Finding:
     """All edges, from the logits back; neither scores nor nodes matter to this search."""
     rated = prune_edges(problem, options)

@@ -30,6 +30,7 @@ class EdgeState:
         prompts: On how many prompts.
         metric: Of the circuit on each of these prompts; None before it is measured.
         share: One edge in this many leaves at once.
+        doubled: How often the weight of faithfulness was doubled, since a circuit lacked it.
         untried: Edges that this pass over single edges has still to try.
         passes: Finished passes over single edges, or exchanges, on these prompts.
         changed: Whether an edge left in this pass.
@@ -41,6 +42,7 @@ class EdgeState:
     prompts: int = 0
     metric: list[float] | None = None
     share: int = SETTINGS.blocks[0]
+    doubled: int = 0
     untried: list[str] = field(default_factory=list)
     passes: int = 0
     changed: bool = False

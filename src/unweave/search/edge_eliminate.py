@@ -5,9 +5,11 @@ that circuit. 2. Blocks of edges leave whose loss is foreseen to be small, from 
 to first order on each example; one run decides on a block. 3. Single edges leave, each tried by a
 run, those with the smallest foreseen loss first. 4. The circuit is checked on prompts that the
 search did not use: if it is not faithful there, or the figure is not precise, the search takes more
-prompts; edges come back and leave where that pays there, and single edges leave again. 5. If the
-check does not hold on the most prompts, the smallest circuit of the way down that is faithful on
-the check prompts is taken. 6. The other edges follow by magnitude of score.
+prompts, and on the most prompts gives faithfulness more weight; edges come back and leave where
+that pays there, and single edges leave again. 5. If the check does not hold then either, the
+smallest circuit of the way down that is faithful on the check prompts is taken. 6. Of the other
+edges those among the nodes follow, then with each further node its edges to and from those before
+it: what is kept passes through circuits of nodes, which the search of nodes kept faithful.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from unweave.circuits import EdgeScores
+from unweave.graph import edge_ends
 from unweave.options import Options
 from unweave.progress import progress
 from unweave.scores.edge_problem import EdgeProblem
@@ -43,16 +46,23 @@ class _Run:
 
     def descent(self) -> EdgeDescent:
         price = self.options["edge_price"]
-        return EdgeDescent(self.problem, Loss.of(self.problem), price, self.state, self.save)
+        loss = Loss.of(self.problem, SETTINGS.mean * 2**self.state.doubled)
+        return EdgeDescent(self.problem, loss, price, self.state, self.save)
 
 
 def find_edges(
-    problem: EdgeProblem, scores: EdgeScores, nodes: Names, options: Options, checkpoint: SavedState
+    problem: EdgeProblem,
+    scores: EdgeScores,
+    nodes: Names,
+    others: Names,
+    options: Options,
+    checkpoint: SavedState,
 ) -> Finding:
     """Finds a circuit of edges among some nodes.
 
     Args:
         nodes: Names of the nodes of a circuit.
+        others: All nodes, the most important first; none where their order is not known.
     """
     joined = problem.graph.among(nodes)
     state = _read(checkpoint) or EdgeState(list(joined))
@@ -67,7 +77,7 @@ def find_edges(
             _phase(run, joined)
             run.save()
     if not state.ranking:
-        state.ranking = _ranking(run.problem, scores, state.circuit)
+        state.ranking = _ranking(run.problem, scores, state.circuit, nodes, others)
         run.save()
     return _finding(run.problem, scores, joined, state)
 
@@ -91,19 +101,21 @@ def _phase(run: _Run, joined: Sequence[str]) -> None:
     elif state.phase == "exchange":
         run.descent().exchange(joined)
         state.begin("singles")
-    elif state.prompts < run.prompts.most and not _holds(run):
+    elif run.prompts.problem.draw is None or _holds(run):
+        state.begin("done")
+    elif state.prompts < run.prompts.most:
         state.prompts, state.metric = min(run.prompts.most, 2 * state.prompts), None
         state.begin("exchange")
+    elif state.doubled < SETTINGS.doublings:
+        state.doubled += 1
+        state.begin("exchange")
     else:
-        if run.prompts.problem.draw is not None and not _holds(run):
-            state.circuit = _faithful(run, joined)
+        state.circuit = _faithful(run, joined)
         state.begin("done")
 
 
 def _holds(run: _Run) -> bool:
     """Whether the circuit is faithful on as many check prompts, and the figure is precise."""
-    if run.prompts.problem.draw is None:
-        return False
     check = run.prompts.check(run.state.prompts)
     found = check.reference.estimate(check.metric([run.state.circuit])[0])
     near = abs(1 - found.value) <= run.options["tolerance"]
@@ -129,12 +141,23 @@ def _faithful(run: _Run, joined: Sequence[str]) -> list[str]:
     return tried[min(range(len(tried)), key=lambda i: off[i])]
 
 
-def _ranking(problem: EdgeProblem, scores: EdgeScores, circuit: list[str]) -> list[str]:
-    """Every edge: the circuit's by what they do to it, then the others as the scores rank them."""
+def _ranking(
+    problem: EdgeProblem, scores: EdgeScores, circuit: list[str], nodes: Names, others: Names
+) -> list[str]:
+    """Every edge: the circuit's by what they do to it, then those among the nodes, then with each
+    other node those between it and the nodes before; within these, and at last, by score."""
     sizes = problem.effects(circuit, circuit).abs().mean(0).argsort(descending=True, stable=True)
     own = set(circuit)
-    others = (edge for edge in scores.ranking() if edge not in own)
-    return [*(circuit[i] for i in sizes.tolist()), *others]
+    turn = dict.fromkeys(("input", "logits", *nodes), 0)
+    turn |= {node: i for i, node in enumerate(others, 1) if node not in turn}
+    last = len(others) + 1
+
+    def joins(edge: str) -> int:
+        source, target, _ = edge_ends(edge)
+        return max(turn.get(source, last), turn.get(target, last))
+
+    outside = (edge for edge in scores.ranking() if edge not in own)
+    return [*(circuit[i] for i in sizes.tolist()), *sorted(outside, key=joins)]
 
 
 def _finding(

@@ -15,7 +15,12 @@ from unweave.search.settings import SEARCH
 
 
 def find_edges(
-    problem: EdgeProblem, scores: EdgeScores, nodes: Names, options: Options, checkpoint: SavedState
+    problem: EdgeProblem,
+    scores: EdgeScores,
+    nodes: Names,
+    others: Names,
+    options: Options,
+    checkpoint: SavedState,
 ) -> Finding:
     """Tries the prefixes of the ranking."""
     allowed = set(problem.graph.among(nodes)) if nodes else set(problem.nodes)

@@ -119,8 +119,9 @@ class NoCheckpoint:
 
 Names = Sequence[str]
 Find = Callable[[Problem, Scores, Options, SavedState], Finding]
-# Edges among the nodes, by name, that the same search found; all edges where none are given.
-FindEdges = Callable[[EdgeProblem, EdgeScores, Names, Options, SavedState], Finding]
+# Edges among the nodes, by name, that the same search found; all edges where none are given. The
+# other nodes come in the order in which that search ranks them.
+FindEdges = Callable[[EdgeProblem, EdgeScores, Names, Names, Options, SavedState], Finding]
 
 
 @dataclass(frozen=True)
@@ -165,11 +166,13 @@ class Search:
         nodes: Sequence[str],
         options: Options | None = None,
         checkpoint: SavedState | None = None,
+        others: Sequence[str] = (),
     ) -> Finding:
         """Finds a circuit of edges.
 
         Args:
             nodes: Names of the nodes that edges may lead between; none for all edges.
+            others: Nodes by importance, where that is known; the other edges follow in this order.
 
         Raises:
             UnweaveError: For an unknown option, or when this search finds nodes only.
@@ -178,7 +181,8 @@ class Search:
             able = ", ".join(name for name in searches if searches[name].edges is not None)
             raise UnweaveError(f"search {self.name} finds nodes, not edges: {able} can")
         given = self.filled(options or {})
-        return self.edges(problem, scores, nodes, given, checkpoint or NoCheckpoint())
+        kept = checkpoint or NoCheckpoint()
+        return self.edges(problem, scores, nodes, others, given, kept)
 
     def filled(self, options: Options) -> Options:
         """All options, the given ones in place of their defaults, each checked."""
