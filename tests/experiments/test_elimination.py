@@ -126,7 +126,7 @@ def test_polish_puts_a_needed_node_in_the_place_of_an_idle_one(
     polished = polish(problem, Loss.of(problem), start, [needed], 0.0, len(start))
     assert needed in polished
     assert value(problem, polished, 0.0) < value(problem, start, 0.0) - 0.1
-    monkeypatch.setattr("unweave.search.polish.SETTINGS", replace(SETTINGS, swaps=0))
+    monkeypatch.setattr("unweave.search.polish.SETTINGS", replace(SETTINGS, tried=1))
     assert needed not in polish(problem, Loss.of(problem), start, [needed], 0.0, len(start))
 
 

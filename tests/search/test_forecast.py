@@ -57,3 +57,34 @@ def test_changes_are_made_as_long_as_they_pay(forecast):
     left = [i for i in range(7) if i not in order]
     assert all(worth([*order, i]) >= values[-1] - 1e-6 for i in left)
     assert forecast.paying(prices, 1) == order[:1]
+
+
+@pytest.mark.parametrize("room", [(7, 7), (2, 0), (0, 1), (3, 2)])
+@pytest.mark.parametrize("most", [1, 3, 7])
+def test_the_best_sets_are_those_of_all(forecast, room, most):
+    """Against a loop over every set: no more changes than allowed, the circuit within its sizes."""
+    growth = torch.tensor([-1, 1, -1, 1, -1, -1, 1])
+    worth = -0.02 * growth.double()
+
+    def value(changes) -> float:
+        charged = sum(float(forecast.size[i] - worth[i]) for i in changes)
+        return slow_loss(forecast, changes) + charged
+
+    sets = [s for n in range(1, most + 1) for s in itertools.combinations(range(7), n)]
+    sets = [s for s in sets if -room[0] <= sum(int(growth[i]) for i in s) <= room[1]]
+    found = forecast.best_sets(worth, growth, room, most, 4)
+    assert list(map(value, found)) == pytest.approx(sorted(map(value, sets))[:4], abs=2e-6)
+    assert len({*map(tuple, found)}) == min(4, len(sets))
+    assert {*map(tuple, found)} <= {*sets}
+
+
+def test_no_set_is_best_where_none_is_allowed(forecast):
+    leave = torch.full((7,), -1)
+    assert forecast.best_sets(torch.ones(7).double(), leave, (0, 5), 7) == []
+
+
+def test_of_equals_the_smaller_set_comes_first():
+    moves = torch.tensor([[0.0, -0.1, 0.0], [0.0, -0.1, 0.0]])
+    forecast = Forecast(torch.full((2,), 0.1), moves, torch.zeros(3))
+    sets = forecast.best_sets(torch.zeros(3), torch.full((3,), -1), (3, 0), 3, 3)
+    assert sets == [[1], [0, 1], [1, 2]]

@@ -33,7 +33,7 @@ def test_a_race_finds_the_best_change_and_few_see_all_prompts(
     assert float(costs[heats.order[0]]) == pytest.approx(float(costs.min()), abs=1e-4)
     total, first = len(problem.batch), SETTINGS.first
     assert set(heats.seen) <= {first, total}
-    assert (total in heats.seen) == (wanted == 3)  # with one wanted, the rest are clearly worse
+    assert sum(seen == total for seen in heats.seen) >= wanted
     most = max(wanted, -(-len(changes) // SETTINGS.lasting))
     assert sum(seen == total for seen in heats.seen) <= most
     for i, seen in enumerate(heats.seen):
@@ -44,10 +44,11 @@ def test_a_race_finds_the_best_change_and_few_see_all_prompts(
         assert (heats.whole(i) is None) == (seen < total)
 
 
-def test_one_that_is_clearly_best_ends_the_race_early(problem: Problem) -> None:
+def test_of_clearly_worse_ones_only_those_that_are_wanted_see_more(problem: Problem) -> None:
     """Every other change is worth so much less that its error does not matter."""
     worth = torch.full((len(problem.nodes),), -100.0)
     worth[5] = 0.0
     heats = race(problem, problem.nodes[::2], problem.nodes, Loss.of(problem), worth)
     assert heats.order[0] == 5
-    assert set(heats.seen) == {SETTINGS.first}
+    own = [len(problem.batch) if i == 5 else SETTINGS.first for i in range(len(worth))]
+    assert heats.seen == own

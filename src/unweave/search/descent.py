@@ -7,7 +7,7 @@ proposes: every circuit on the way is run.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,6 @@ from unweave.scores.gradients import differences, metric_gradients, node_product
 from unweave.scores.problem import Problem
 from unweave.search.forecast import Forecast
 from unweave.search.loss import Loss
-from unweave.search.race import race
 from unweave.search.search import Step
 from unweave.search.settings import SEARCH
 from unweave.sites import Site
@@ -45,13 +44,16 @@ class Descent:
         values = [step.loss + self.price * step.size for step in steps]
         if len(nodes) <= 1 or values[-1] - min(values) > SETTINGS.margin:
             return None
-        if len(nodes) > SETTINGS.few and (step := self._block(nodes, steps[-1].loss)):
+        present = steps[-1].loss
+        if len(nodes) <= SETTINGS.tried:
+            return self._few(nodes, present, None)
+        foreseen = self._foreseen(nodes)
+        if len(nodes) > SETTINGS.few and (step := self._block(nodes, present, foreseen)):
             return step
-        return self._few(nodes)
+        return self._few(nodes, present, foreseen)
 
-    def _block(self, nodes: tuple[Site, ...], present: float) -> Step | None:
+    def _block(self, nodes: tuple[Site, ...], present: float, foreseen: Forecast) -> Step | None:
         """Without the largest block that costs no more than its price; None where none does."""
-        foreseen = forecast(self.problem, self.loss, nodes, nodes)
         order = foreseen.together(len(nodes) // SETTINGS.blocks[0])
         for share in SETTINGS.blocks:
             block = tuple(nodes[i] for i in order[: len(nodes) // share])
@@ -60,32 +62,36 @@ class Descent:
                 return step
         return None
 
-    def _few(self, nodes: tuple[Site, ...]) -> Step:
-        """Without the node that is missed least, or a pair, such as two that cancel."""
-        singles, pair = self._proposed(nodes)
-        worth = torch.full((len(singles),), self.price)
-        heats = race(self.problem, nodes, singles, self.loss, worth)
-        best = heats.order[0]
-        one = self._step(nodes, (singles[best],), heats.whole(best))
-        if pair is None:
-            return one
-        both = self._step(nodes, pair)
-        return both if both.loss - self.price <= one.loss else one
+    def _few(self, nodes: tuple[Site, ...], present: float, foreseen: Forecast | None) -> Step:
+        """Without the nodes that pay to leave together, such as two that cancel; where none does,
+        without the one that is missed least."""
+        likely = nodes
+        if foreseen is not None:
+            order = foreseen.losses().argsort(stable=True).tolist()
+            likely = tuple(nodes[i] for i in order[: SETTINGS.tried])
+        measured = self._measured(nodes, likely)
+        most, leave = len(likely), torch.full((len(likely),), -1, device=measured.off.device)
+        while True:
+            room = (len(nodes) - 1, 0)
+            chosen = measured.best_sets(-self.price * leave, leave, room, most)[0]
+            step = self._step(nodes, tuple(likely[i] for i in chosen))
+            if len(chosen) == 1 or step.loss <= present + self.price * len(chosen):
+                return step
+            most = len(chosen) // 2
 
-    def _proposed(self, nodes: tuple[Site, ...]) -> tuple[list[Site], tuple[Site, Site] | None]:
-        """Nodes to try without, and the best pair of them all; few nodes are all tried."""
-        # Every proposal is tried on all prompts: some are enough to make it.
+    def _measured(self, nodes: tuple[Site, ...], likely: tuple[Site, ...]) -> Forecast:
+        """What the loss is without each of the likely nodes, on some prompts: run, not foreseen."""
+        part, loss = self._some
+        return measured_changes(loss, part.metric([nodes])[0], part.flipped(nodes, likely))
+
+    def _foreseen(self, nodes: tuple[Site, ...]) -> Forecast:
+        return forecast(*self._some, nodes, nodes)
+
+    @cached_property
+    def _some(self) -> tuple[Problem, Loss]:
+        """Prompts on which circuits are proposed; all prompts decide on each."""
         some = slice(0, SETTINGS.proposing)
-        foreseen = forecast(self.problem.select(some), self.loss.select(some), nodes, nodes)
-        order = foreseen.losses().argsort(stable=True).tolist()
-        singles = [nodes[i] for i in order[: SETTINGS.tried]]
-        pairs = list(combinations(range(len(nodes)), 2)) if len(nodes) > 2 else []
-        if not pairs:
-            return singles, None
-        first, second = torch.tensor(pairs, device=foreseen.moves.device).T
-        sums = foreseen.moves[:, first] + foreseen.moves[:, second]
-        i, j = pairs[int(_charged(foreseen.off, sums, foreseen.mean).losses().argmin())]
-        return singles, (nodes[i], nodes[j])
+        return self.problem.select(some), self.loss.select(some)
 
     def _step(
         self,
@@ -97,6 +103,19 @@ class Descent:
         metric = self.problem.metric([left]) if metric is None else metric
         loss, faithfulness = float(self.loss(metric)[0]), float(self.loss.faithfulness(metric)[0])
         return Step(len(left), loss, faithfulness, tuple(map(str, removed)), len(metric[0]))
+
+
+def measured_changes(
+    loss: Loss, metric: Float[Tensor, " batch"], changed: Float[Tensor, "change batch"]
+) -> Forecast:
+    """What the loss will be after several changes, each of which was run alone.
+
+    Args:
+        metric: Of the circuit.
+        changed: Of the circuit after each change.
+    """
+    off = (metric - loss.reference.full) / loss.scale
+    return _charged(off, (changed - metric).T / loss.scale, loss.mean)
 
 
 def forecast(

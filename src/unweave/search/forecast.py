@@ -8,10 +8,10 @@ is run.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unweave.search.settings import SEARCH
+from unweave.search.settings import ROUNDING, SEARCH
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +48,32 @@ class Forecast:
             off = off + self.moves[:, order[-1]]
             left[order[-1]] = False
         return order
+
+    def best_sets(
+        self,
+        worth: Float[Tensor, " change"],
+        growth: Int[Tensor, " change"],
+        room: tuple[int, int],
+        most: int,
+        count: int = 1,
+    ) -> list[list[int]]:
+        """Of all sets of at least one and at most `most` changes, those with the smallest loss
+        less what they are worth; of equals the smaller set comes first.
+
+        Args:
+            worth: What each change saves (a node's price), or costs (negative).
+            growth: 1 for a node that joins, −1 for one that leaves.
+            room: By how many nodes the circuit may shrink, and grow.
+            count: How many sets, where as many are allowed.
+        """
+        places = torch.arange(len(self.size), device=self.off.device)
+        sets = (torch.arange(1, 2 ** len(places), device=places.device)[:, None] >> places) & 1
+        grown = (sets * growth).sum(1)
+        sets = sets[(sets.sum(1) <= most) & (grown >= -room[0]) & (grown <= room[1])]
+        sets = sets[sets.sum(1).argsort(stable=True)].to(self.moves)
+        losses = self._loss(self.off[:, None] + self.moves @ sets.T) + sets @ (self.size - worth)
+        order = (losses / ROUNDING).round().argsort(stable=True)[:count]
+        return [one.nonzero().flatten().tolist() for one in sets[order]]
 
     def paying(self, prices: Float[Tensor, " change"], most: int) -> list[int]:
         """Changes to make together, the best next one each time, as long as one pays.

@@ -1,15 +1,15 @@
-"""Polish: single changes of a circuit, and exchanges of two nodes, as long as they pay."""
+"""Polish: nodes leave a circuit, join it or change places, as long as that pays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from unweave.scores.problem import Problem
-from unweave.search.descent import SETTINGS, forecast
+from unweave.search.descent import SETTINGS, forecast, measured_changes
 from unweave.search.loss import Loss
 from unweave.search.race import Heats, race
 from unweave.sites import Site
@@ -23,10 +23,14 @@ def polish(
     price: float,
     limit: int,
 ) -> tuple[Site, ...]:
-    """Drops or adds single nodes, the best one each time; where none pays, exchanges two.
+    """Of all sets of the best single changes, makes the best one, as long as one pays.
 
-    What a node does depends on those that are still there. The loss, each node at its price, falls
-    with every step, so it ends. The nodes come back in the order in which they are missed.
+    1. Every node leaves, and every candidate joins, alone; a race finds the best of these changes.
+    2. What several do together is guessed from what each does alone, on every prompt. The best few
+    sets are run on the prompts of the first heat, the best of them on all; where it does not pay,
+    sets of at most half as many changes are next. 3. The loss, each node at
+    its price, falls with every step, so it ends where no single change pays. The nodes come back
+    in the order in which they are missed.
 
     Args:
         left: Nodes outside, the likeliest to be needed first.
@@ -34,26 +38,16 @@ def polish(
     """
     others = _candidates(problem, loss, circuit, left)
     now = _Present(tuple(circuit), problem.metric([tuple(circuit)]))
-    missed: dict[Site, float] = {}
     while True:
-        kept, tried = now.circuit, [*now.circuit, *others]
-        # A change that is not allowed is worth nothing by itself, but may be one half of a swap.
-        drop = price if len(kept) > 1 else -torch.inf
-        add = -price if len(kept) < limit else -torch.inf
-        worth = torch.tensor([*[drop] * len(kept), *[add] * len(others)])
-        heats = race(problem, kept, tried, loss, worth)
-        missed = dict(zip(tried, heats.values, strict=True))
-        best = heats.order[0]
-        circuit, metric = _flipped(kept, [tried[best]]), heats.whole(best)
-        changed = _Present(circuit, problem.metric([circuit]) if metric is None else metric)
-        if now.gain(changed, loss) + float(worth[best]) <= SETTINGS.rounding:
-            swapped = _swapped(problem, loss, now, others, heats, tried)
-            if swapped is None or now.gain(swapped, loss) <= SETTINGS.rounding:
-                break
-            changed = swapped
+        tried = [*now.circuit, *others]
+        growth = torch.tensor([-1] * len(now.circuit) + [1] * len(others))
+        heats = race(problem, now.circuit, tried, loss, -price * growth, SETTINGS.tried)
+        changed = _changed(problem, loss, now, tried, growth, price, limit, heats)
+        if changed is None:
+            missed = dict(zip(tried, heats.values, strict=True))
+            return tuple(sorted(now.circuit, key=lambda node: -missed[node]))
         others = [node for node in tried if node not in set(changed.circuit)]
         now = changed
-    return tuple(sorted(now.circuit, key=lambda node: -missed.get(node, 0.0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +57,47 @@ class _Present:
     circuit: tuple[Site, ...]
     metric: Float[Tensor, "1 batch"]
 
-    def gain(self, other: "_Present", loss: Loss) -> float:
-        """By how much another circuit's loss is smaller."""
-        return float(loss(self.metric)[0]) - float(loss(other.metric)[0])
+    def cost(self, loss: Loss, price: float) -> float:
+        return float(loss(self.metric)[0]) + price * len(self.circuit)
+
+
+def _changed(
+    problem: Problem,
+    loss: Loss,
+    now: _Present,
+    tried: Sequence[Site],
+    growth: Int[Tensor, " change"],
+    price: float,
+    limit: int,
+    heats: Heats,
+) -> _Present | None:
+    """The circuit after the best set of changes that pays; None where none does."""
+    best = [i for i in heats.order if heats.whole(i) is not None][: SETTINGS.tried]
+    alone = heats.metric[best]
+    measured = measured_changes(loss, now.metric[0], alone)
+    grown = growth[best].to(alone.device)
+    room, most = (len(now.circuit) - 1, limit - len(now.circuit)), len(best)
+    bar = now.cost(loss, price) - SETTINGS.rounding
+    seen = slice(0, min(heats.seen))
+    first, part = problem.select(seen), loss.select(seen)
+    while most:
+        sets = measured.best_sets(-price * grown, grown, room, most, SETTINGS.finalists)
+        if not sets:
+            break
+        circuits = [_flipped(now.circuit, [tried[best[i]] for i in one]) for one in sets]
+        metric = first.metric(circuits)
+        costs = part(metric) + price * torch.tensor([len(one) for one in circuits]).to(metric)
+        circuit = circuits[int(costs.argmin())]
+        changed = _Present(circuit, problem.metric([circuit]))
+        if changed.cost(loss, price) < bar:
+            return changed
+        most = max(map(len, sets)) // 2
+    # What is charged for doubt may have hidden a single change that pays.
+    for i, metric in zip(best, alone, strict=True):
+        changed = _Present(_flipped(now.circuit, [tried[i]]), metric[None])
+        if 0 < len(changed.circuit) <= limit and changed.cost(loss, price) < bar:
+            return changed
+    return None
 
 
 def _candidates(
@@ -83,40 +115,6 @@ def _candidates(
     turns = zip_longest(likely, (outside[i] for i in order))
     found = dict.fromkeys(node for turn in turns for node in turn if node is not None)
     return list(found)[: SETTINGS.returning]
-
-
-def _swapped(
-    problem: Problem,
-    loss: Loss,
-    now: _Present,
-    others: Sequence[Site],
-    heats: Heats,
-    tried: Sequence[Site],
-) -> _Present | None:
-    """The best circuit in which one of the others takes a node's place.
-
-    What two changes do together is guessed from what each does alone, on the prompts that all of
-    them saw; the best guesses are run on these, the best of them on all.
-    """
-    place = {node: i for i, node in enumerate(tried)}
-    pairs = [(i, j) for i in now.circuit for j in others]
-    if not pairs:
-        return None
-    seen = slice(0, min(heats.seen))
-    first, part, alone = problem.select(seen), loss.select(seen), heats.metric[:, seen]
-    rows = torch.tensor([[place[i], place[j]] for i, j in pairs], device=alone.device)
-    guesses = part(alone[rows[:, 0]] + alone[rows[:, 1]] - now.metric[:, seen])
-    circuits = [_flipped(now.circuit, pairs[i]) for i in _least(guesses, SETTINGS.swaps)]
-    if not circuits:
-        return None
-    best = [circuits[i] for i in _least(part(first.metric(circuits)), SETTINGS.finalists)]
-    metric = problem.metric(best)
-    chosen = int(loss(metric).argmin())
-    return _Present(best[chosen], metric[chosen][None])
-
-
-def _least(values: Float[Tensor, " n"], count: int) -> list[int]:
-    return values.argsort(stable=True)[:count].tolist()
 
 
 def _flipped(circuit: Sequence[Site], nodes: Sequence[Site]) -> tuple[Site, ...]:

@@ -2,9 +2,9 @@
 
 1. Every change is run on the first prompts. 2. Those whose loss is above the best one's by more
 than two standard errors of their difference, example by example, are out, and of the others the
-best third goes on. 3. They see four times as many prompts, until one is left or all prompts are
-used. The closest calls are decided by all prompts, so that other prompts decide them alike; clear
-ones cost little.
+best third goes on. 3. They see four times as many prompts, and as many as are wanted see all. The
+closest calls are decided by all prompts, so that other prompts decide them alike; clear ones cost
+little.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def race(
 
     Args:
         worth: What each change saves (a node's price) or costs (negative), beside the loss.
-        wanted: How many changes are to last to the end.
+        wanted: How many changes see all prompts, at least.
     """
     total, alive = len(problem.batch), torch.ones(len(changes), dtype=torch.bool)
     metric = loss.reference.full.new_full((len(changes), total), torch.nan)
@@ -79,9 +79,8 @@ def race(
             break
         left = _close(parts, costs, wanted)
         alive[index] = left.cpu()
-        if int(alive.sum()) <= wanted:
-            break
-        start, end = end, min(SETTINGS.growth * end, total)
+        few = int(alive.sum()) <= wanted
+        start, end = end, total if few else min(SETTINGS.growth * end, total)
     return Heats(metric, seen, values)
 
 

@@ -44,16 +44,15 @@ class DescentSettings:
     """`eliminate` on nodes.
 
     Args:
-        few: With no more nodes than this, one or two leave at a time; with more, blocks.
+        few: With no more nodes than this, no blocks leave by prediction alone.
         blocks: One node in this many leaves at once, the larger block first.
         proposing: On how many prompts a prediction is made whose proposals are all tried.
-        tried: How many nodes a prediction proposes for leaving.
+        tried: How many changes of a circuit are combined: each is run alone, and of all sets of
+            them the best is made.
         doubt: What part of a change's predicted size is added to its predicted loss.
         margin: Past the best circuit by this much, the way down ends.
         returning: How many of the nodes outside may join a circuit that is polished.
-        swaps: How many exchanges of two nodes are tried on a race's first prompts, where no single
-            change pays.
-        finalists: How many of these are tried on all prompts.
+        finalists: How many sets of changes are run on a race's first prompts.
         mean: Weight of faithfulness in the loss of a polish, beside that of single examples.
         doublings: How often it may be doubled where a circuit is not faithful.
         step: Prompts are drawn in multiples of this.
@@ -64,12 +63,11 @@ class DescentSettings:
     few: int = 24
     blocks: tuple[int, ...] = (5, 10, 20)
     proposing: int = 32
-    tried: int = 4
+    tried: int = 8
     doubt: float = 0.3
     margin: float = 0.1
     returning: int = 12
-    swaps: int = 12
-    finalists: int = 2
+    finalists: int = 6
     mean: float = 2.0
     doublings: int = 2
     step: int = 32
@@ -125,6 +123,8 @@ class EdgeSettings:
             at once, at most.
         worthwhile: Of a larger circuit no more single edges are tried once fewer than this leave of
             a batch.
+        mean: Weight of faithfulness in the loss, beside that of single examples.
+        doublings: How often it may be doubled where a circuit is not faithful.
         rounding: A smaller difference in loss may be float32's.
         passes: How often edges that were needed are tried again, once others have left, and how
             often edges are exchanged.
@@ -137,6 +137,8 @@ class EdgeSettings:
     estimated: int = 16
     tried: int = 32
     worthwhile: int = 4
+    mean: float = 2.0
+    doublings: int = 2
     rounding: float = ROUNDING
     passes: int = 3
     path: int = 12
