@@ -101,15 +101,15 @@ def joined() -> Iterator[Ranks]:
         return
     _connect()
     signal.signal(signal.SIGTERM, _ended)
-    try:
-        with scoped(_ranks, Ranks(dist.get_rank(), dist.get_world_size())) as own:
+    with scoped(_ranks, Ranks(dist.get_rank(), dist.get_world_size())) as own:
+        try:
             yield own
-    except UnweaveError as error:
-        if _already_told(str(error)):
-            raise SystemExit(2) from error
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        except UnweaveError as error:
+            if _already_told(str(error)):
+                raise SystemExit(2) from error
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
     dist.destroy_process_group()
 
 
