@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import Literal, cast, get_args
 
 from unweave.errors import UnweaveError
+from unweave.scoped import scoped
 
 Precision = Literal["float32", "tf32", "float64"]
 
@@ -16,12 +17,8 @@ _memory: ContextVar[str | None] = ContextVar("unweave_memory", default=None)
 @contextmanager
 def forgotten() -> Iterator[None]:
     """What is asked for within this block ends with it."""
-    precision, memory = _precision.set(None), _memory.set(None)
-    try:
+    with scoped(_precision, None), scoped(_memory, None):
         yield
-    finally:
-        _precision.reset(precision)
-        _memory.reset(memory)
 
 
 def ask_precision(precision: str | None) -> None:

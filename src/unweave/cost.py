@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from unweave.scoped import scoped
+
 
 @dataclass
 class Meter:
@@ -30,23 +32,16 @@ _weight: ContextVar[float] = ContextVar("unweave_cost_weight", default=1.0)
 def metered() -> Iterator[Meter]:
     """Counts everything that is run within this block; blocks may be nested."""
     meter = Meter()
-    token = _meters.set((*_meters.get(), meter))
-    try:
+    with scoped(_meters, (*_meters.get(), meter)):
         yield meter
-    finally:
-        _meters.reset(token)
 
 
 @contextmanager
 def metered_apart() -> Iterator[Meter]:
     """Counts for itself alone: what is captured in this block is run, and counted, later."""
     meter = Meter()
-    meters, weight = _meters.set((meter,)), _weight.set(1.0)
-    try:
+    with scoped(_meters, (meter,)), scoped(_weight, 1.0):
         yield meter
-    finally:
-        _meters.reset(meters)
-        _weight.reset(weight)
 
 
 @contextmanager
@@ -59,11 +54,8 @@ def with_backward() -> Iterator[None]:
 @contextmanager
 def weighted(weight: float) -> Iterator[None]:
     """What is run within this block counts so many times."""
-    token = _weight.set(weight * _weight.get())
-    try:
+    with scoped(_weight, weight * _weight.get()):
         yield
-    finally:
-        _weight.reset(token)
 
 
 def spend(tokens: int | float) -> None:

@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.errors import UnweaveError
+from unweave.scoped import scoped
 
 # How long one process waits for another: the first may write a report, or load a slow disk.
 _PATIENCE = timedelta(minutes=30)
@@ -100,27 +101,23 @@ def joined() -> Iterator[Ranks]:
         return
     _connect()
     signal.signal(signal.SIGTERM, _ended)
-    token = _ranks.set(Ranks(dist.get_rank(), dist.get_world_size()))
-    try:
-        yield ranks()
-    except UnweaveError as error:
-        if _already_told(str(error)):
-            raise SystemExit(2) from error
-        raise
-    finally:
-        _ranks.reset(token)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with scoped(_ranks, Ranks(dist.get_rank(), dist.get_world_size())) as own:
+        try:
+            yield own
+        except UnweaveError as error:
+            if _already_told(str(error)):
+                raise SystemExit(2) from error
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
     dist.destroy_process_group()
 
 
 @contextmanager
 def alone() -> Iterator[None]:
     """Within this block nothing is shared: this process does all that it is asked for."""
-    token = _ranks.set(_ALONE)
-    try:
+    with scoped(_ranks, _ALONE):
         yield
-    finally:
-        _ranks.reset(token)
 
 
 def sharded(

@@ -7,6 +7,8 @@ from contextvars import ContextVar
 from html import escape
 from typing import Any
 
+from unweave.scoped import scoped
+
 _shown: ContextVar[bool] = ContextVar("unweave_progress_shown", default=True)
 _DELAY = 2.0
 
@@ -14,11 +16,8 @@ _DELAY = 2.0
 @contextmanager
 def silent() -> Iterator[None]:
     """No progress bars within this block (`-q`, `--json`)."""
-    token = _shown.set(False)
-    try:
+    with scoped(_shown, False):
         yield
-    finally:
-        _shown.reset(token)
 
 
 @contextmanager

@@ -175,7 +175,7 @@ def test_published_stages_are_relevance_to_heads_at_their_position(
     wired: Experiment, swept: dict[str, Any]
 ) -> None:
     """The paper's heatmaps, with roles as if they had been published of the wired model."""
-    roles = published_roles({"name mover": "2.0@end", "S-inhibition": "1.2@nowhere"})
+    roles = published_roles("name mover: 2.0@end\nS-inhibition: 1.2@nowhere")
     known = {NAME: replace(wired.task.known[NAME], roles=roles)}
     apart = replace(wired, task=replace(wired.task, known=known))
     first, second = parts.heatmaps(apart, swept, 2)["stages"]

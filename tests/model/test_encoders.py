@@ -69,7 +69,7 @@ def test_heads_left_over_from_pre_training_are_skipped():
         ("bert", "masked lm", ["cls.predictions.decoder.weight", "cls.predictions.decoder.bias"]),
         ("roberta", "masked lm", ["lm_head.decoder.weight", "lm_head.decoder.bias"]),
         ("distilbert", "masked lm", ["vocab_projector.weight"]),
-        ("electra", "generator", ["generator_lm_head.weight"]),
+        ("electra", "masked lm", ["generator_lm_head.weight"]),
         ("t5", "relu", ["lm_head.weight", "encoder.embed_tokens.weight"]),
         ("bart", "tied", ["lm_head.weight", "model.decoder.embed_tokens.weight"]),
     ],

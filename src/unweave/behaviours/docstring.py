@@ -36,12 +36,12 @@ ATTN_ONLY = KnownCircuit(
     aliases=("attn_only_4l512w_c4_code",),
     # The authors give 1.4 two functions at two positions, and call the rest less important.
     roles=published_roles(
-        {
-            "argument mover": "3.0@end 3.6@end",
-            "induction": "1.4@end",
-            "previous token": "2.0@C_def",
-            "supporting": "0.2 0.4 0.5 1.2",
-        }
+        """
+        argument mover: 3.0@end 3.6@end
+        induction: 1.4@end
+        previous token: 2.0@C_def
+        supporting: 0.2 0.4 0.5 1.2
+        """
     ),
     shape=ATTN_ONLY_4L,
 )

@@ -28,7 +28,7 @@ GPT2 = KnownCircuit(
     "Hanna et al. 2023",
     aliases=("gpt2-small",),
     roles=published_roles(
-        {"attends to YY": "5.1@end 5.5@end 6.1@end 6.9@end 7.10@end 8.8@end 8.11@end 9.1@end"}
+        "attends to YY: 5.1@end 5.5@end 6.1@end 6.9@end 7.10@end 8.8@end 8.11@end 9.1@end"
     ),
     shape=GPT2_SMALL,
 )

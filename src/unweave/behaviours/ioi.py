@@ -55,16 +55,15 @@ GPT2 = KnownCircuit(
     "Wang et al. 2023, figure 2",
     aliases=("gpt2-small",),
     roles=published_roles(
-        {
-            "previous token": "2.2@S1+1 4.11@S1+1",
-            "duplicate token": "0.1@S2 0.10@S2 3.0@S2",
-            "induction": "5.5@S2 5.8@S2 5.9@S2 6.9@S2",
-            "S-inhibition": "7.3@end 7.9@end 8.6@end 8.10@end",
-            "name mover": "9.6@end 9.9@end 10.0@end",
-            "negative name mover": "10.7@end 11.10@end",
-            "backup name mover": "9.0@end 9.7@end 10.1@end 10.2@end 10.6@end 10.10@end 11.2@end"
-            " 11.9@end",
-        }
+        """
+        previous token: 2.2@S1+1 4.11@S1+1
+        duplicate token: 0.1@S2 0.10@S2 3.0@S2
+        induction: 5.5@S2 5.8@S2 5.9@S2 6.9@S2
+        S-inhibition: 7.3@end 7.9@end 8.6@end 8.10@end
+        name mover: 9.6@end 9.9@end 10.0@end
+        negative name mover: 10.7@end 11.10@end
+        backup name mover: 9.0@end 9.7@end 10.1@end 10.2@end 10.6@end 10.10@end 11.2@end 11.9@end
+        """
     ),
     shape=GPT2_SMALL,
 )

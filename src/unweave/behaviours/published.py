@@ -41,6 +41,7 @@ GPT2_SMALL = ModelShape("gpt2", 12, 12, 768, 50257)
 ATTN_ONLY_4L = ModelShape("transformer_lens", 4, 8, 512, 48262)
 
 
-def published_roles(roles: Mapping[str, str]) -> PublishedRoles:
-    """Reads {"name mover": "9.9@end 9.6@end …"}: heads at the position where they act."""
-    return {name: tuple(parse(text) for text in listed.split()) for name, listed in roles.items()}
+def published_roles(text: str) -> PublishedRoles:
+    """Reads lines such as "name mover: 9.9@end 9.6@end …": heads at the position where they act."""
+    lines = (line.partition(":") for line in text.strip().splitlines())
+    return {name.strip(): tuple(map(parse, listed.split())) for name, _, listed in lines}

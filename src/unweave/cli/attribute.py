@@ -66,8 +66,7 @@ Corrupted = Annotated[
     ),
 ]
 Compare = Annotated[
-    bool,
-    typer.Option("--compare", help="Compare with integrated gradients and occlusion."),
+    bool, typer.Option("--compare", help="Compare with integrated gradients and occlusion.")
 ]
 Truncate = Annotated[
     bool, typer.Option("--truncate", help="Cut texts longer than the model's limit.")
@@ -75,6 +74,7 @@ Truncate = Annotated[
 
 
 @commands.register("attribute")
+@given.takes("precision", "memory", "as_json")
 def attribute(
     text: Text = None,
     file: File = None,
@@ -88,9 +88,7 @@ def attribute(
     corrupted: Corrupted = None,
     compare: Compare = False,
     truncate: Truncate = False,
-    precision: given.Precision = None,
-    memory: given.Memory = None,
-    as_json: given.AsJson = False,
+    **shared: Any,
 ) -> None:
     """Show how much each word adds to a class or token, over the runner-up."""
     values = locals()
@@ -113,7 +111,7 @@ def attribute(
         results = (
             _compared(values, texts, loaded) if compare else _attributed(values, texts, loaded)
         )
-    if as_json:
+    if shared["as_json"]:
         found = [result.to_json() for result in results]
         typer.echo(json.dumps(found[0] if file is None or compare else found, indent=2))
     else:

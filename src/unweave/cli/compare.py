@@ -10,7 +10,7 @@ import typer
 
 from unweave.cli import commands
 from unweave.cli import experiment_options as given
-from unweave.cli.tables import method_table
+from unweave.cli.tables import FIGURES, by_part, method_table, show_tables
 from unweave.errors import UnweaveError
 
 if TYPE_CHECKING:
@@ -145,17 +145,12 @@ def _check_mib(values: Mapping[str, Any]) -> None:
 
 
 def _show(record: Mapping[str, Any], folder: Path, as_json: bool) -> None:
-    from rich.console import Console
-
     from unweave.experiments.files import plain
 
     if as_json:
         typer.echo(json.dumps(plain(record), indent=2))
         return
-    console = Console(highlight=False)
-    for table in tables(record):
-        console.print(table)
-    console.print(f"Results and compare.json: {folder}", soft_wrap=True, markup=False)
+    show_tables(tables(record), f"Results and compare.json: {folder}")
     if all("error" in row for row in record["rows"]):
         raise typer.Exit(1)
 
@@ -239,33 +234,20 @@ def common_model(tasks: Sequence[str]) -> str:
 
 
 _COLUMNS = (
-    ("gap", "curve_gap", ".3f"),
-    ("area", "curve_area", ".3f"),
-    ("k95", "k95", ".0f"),
-    ("AUC", "auc", ".2f"),
-    ("nodes", "size", ".0f"),
-    ("f", "faithfulness", ".3f"),
-    ("|1−f|", "off", ".3f"),
-    ("s", "seconds", ".2f"),
-    ("score", "score_forwards", ".1f"),
-    ("fwd", "forwards", ".1f"),
+    *("curve_gap", "curve_area", "k95", "auc", "size", "faithfulness", "off"),
+    *("seconds", "score_forwards", "forwards"),
 )
 
 
 def tables(record: Mapping[str, Any]) -> list[Any]:
     """One table a task, a row a method."""
-    found = []
-    made_of = f"{record['settings'].get('level', 'node')}s"
-    for task in dict.fromkeys(row["task"] for row in record["summary"]):
-        rows = [row for row in record["summary"] if row["task"] == task]
+    found, settings = [], record["settings"]
+    headed = {**FIGURES, "size": (f"{settings.get('level', 'node')}s", ".0f")}
+    for (task,), rows in by_part(record["summary"], "task").items():
         known = any(row.get("auc") is not None for row in rows)
-        columns = [
-            (made_of if heading == "nodes" else heading, name, spec)
-            for heading, name, spec in _COLUMNS
-            if known or name != "auc"
-        ]
-        title = f"{task}, {record['model']}, {record['settings']['ablation']} ablation"
-        found += method_table(title, columns, rows, _caption(record))
+        figures = {name: headed[name] for name in _COLUMNS if known or name != "auc"}
+        title = f"{task}, {record['model']}, {settings['ablation']} ablation"
+        found += method_table(title, figures, rows, _caption(record))
     return found
 
 

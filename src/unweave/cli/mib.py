@@ -9,7 +9,7 @@ import typer
 
 from unweave.cli import commands
 from unweave.cli import experiment_options as given
-from unweave.cli.tables import method_table
+from unweave.cli.tables import FIGURES, by_part, method_table, show_tables
 
 if TYPE_CHECKING:
     from unweave.experiments.mib_folder import MibTable
@@ -82,8 +82,6 @@ def show(
     """Runs and prints the table; also `unweave compare --protocol mib`."""
     from contextlib import nullcontext
 
-    from rich.console import Console
-
     from unweave.experiments.files import plain
     from unweave.experiments.locking import check_writable, locked
     from unweave.experiments.mib_folder import run_table
@@ -99,30 +97,20 @@ def show(
     if as_json:
         typer.echo(json.dumps(plain(record), indent=2))
     else:
-        printer = Console(highlight=False)
-        for part in tables(record):
-            printer.print(part)
-        printer.print(f"Scores and mib.json: {folder}", soft_wrap=True, markup=False)
+        show_tables(tables(record), f"Scores and mib.json: {folder}")
     if all("error" in result for result in record["results"]):
         raise typer.Exit(1)
 
 
-_COLUMNS = (
-    ("CPR", "cpr", ".3f"),
-    ("CMD", "cmd", ".3f"),
-    ("log acc", "log_accuracy", ".3f"),
-    ("fwd", "forwards", ".1f"),
-    ("s", "seconds", ".2f"),
-)
+_COLUMNS = ("cpr", "cmd", "log_accuracy", "forwards", "seconds")
 
 
 def tables(record: Mapping[str, Any]) -> list[Any]:
     """One table a task and level, a row a method."""
-    found = []
-    for task, level in dict.fromkeys((row["task"], row["level"]) for row in record["summary"]):
-        rows = [row for row in record["summary"] if (row["task"], row["level"]) == (task, level)]
+    found, figures = [], {name: FIGURES[name] for name in _COLUMNS}
+    for (task, level), rows in by_part(record["summary"], "task", "level").items():
         title = f"{task}, {record['model']}, {level}s, counterfactual patching (MIB)"
-        found += method_table(title, _COLUMNS, rows, _CAPTION)
+        found += method_table(title, figures, rows, _CAPTION)
     return found
 
 

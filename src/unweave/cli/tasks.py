@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, no_type_check
 import typer
 
 from unweave.cli import commands
+from unweave.cli import experiment_options as given
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -29,7 +30,19 @@ _USES: "dict[Part, str]" = {
 app = typer.Typer(help="List tasks, show their prompts, check a task file.")
 commands.register("tasks")(app)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Name = Annotated[str, typer.Argument(help="A task's name, or a .jsonl or .csv file.")]
+File = Annotated[str, typer.Argument(help="A .jsonl or .csv file with prompts.")]
+ShownModel = Annotated[
+    str | None, typer.Option("--model", help="The task's own or smollm2-135m unless given.")
+]
+CheckedModel = Annotated[
+    str | None, typer.Option("--model", help="The model to use it with [default: smollm2-135m].")
+]
+Shown = Annotated[int | None, typer.Option("-n", help="How many prompts to show [default: 3].")]
+Seed = Annotated[int, typer.Option(help="Which prompts are drawn.")]
+FileOnly = Annotated[
+    bool, typer.Option("--file-only", help="Check the lines alone and load no model.")
+]
 OnlyCorrect = Annotated[
     bool | None,
     typer.Option(
@@ -38,14 +51,11 @@ OnlyCorrect = Annotated[
         show_default=False,
     ),
 ]
-FirstToken = Annotated[
-    bool, typer.Option("--first-token", help="Let the first token of a longer answer stand for it.")
-]
 
 
 @app.callback(invoke_without_command=True)
 @no_type_check  # typer passes a base class of its own Context
-def tasks(context: typer.Context, as_json: AsJson = False) -> None:
+def tasks(context: typer.Context, as_json: given.AsJson = False) -> None:
     """List tasks, show their prompts, check a task file."""
     if context.invoked_subcommand is None:
         _list(as_json)
@@ -89,17 +99,12 @@ def _about(task: "Task") -> dict[str, Any]:
 
 @app.command()
 def show(
-    task: Annotated[str, typer.Argument(help="A task's name, or a .jsonl or .csv file.")],
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="The task's own or smollm2-135m unless given."),
-    ] = None,
-    n: Annotated[
-        int | None, typer.Option("-n", help="How many prompts to show [default: 3].")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
-    first_token: FirstToken = False,
-    as_json: AsJson = False,
+    task: Name,
+    model: ShownModel = None,
+    n: Shown = None,
+    seed: Seed = 0,
+    first_token: given.FirstToken = False,
+    as_json: given.AsJson = False,
 ) -> None:
     """Print prompts with their labelled tokens, the metric, and how a model does."""
     from rich.console import Console
@@ -197,17 +202,12 @@ def _labelled(example: dict[str, Any]) -> "Text":
 
 @app.command()
 def validate(
-    file: Annotated[str, typer.Argument(help="A .jsonl or .csv file with prompts.")],
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="The model to use it with [default: smollm2-135m]."),
-    ] = None,
-    file_only: Annotated[
-        bool, typer.Option("--file-only", help="Check the lines alone and load no model.")
-    ] = False,
-    first_token: FirstToken = False,
+    file: File,
+    model: CheckedModel = None,
+    file_only: FileOnly = False,
+    first_token: given.FirstToken = False,
     only_correct: OnlyCorrect = None,
-    as_json: AsJson = False,
+    as_json: given.AsJson = False,
 ) -> None:
     """Check a task file as discover will: lines, parts, accuracy; exits with 1 for a problem."""
     from rich.console import Console
@@ -237,8 +237,8 @@ def validate(
         for line in _findings(file, found):
             typer.echo(line)
         if loaded is not None and not found.problems:
-            given = () if model is None else ("--model", model)
-            typer.echo(" ".join(("next: unweave discover", file, *given, *found.options)))
+            chosen = () if model is None else ("--model", model)
+            typer.echo(" ".join(("next: unweave discover", file, *chosen, *found.options)))
     if found.problems:
         raise typer.Exit(1)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from unweave.errors import UnweaveWarning
 from unweave.model.algebra import RotaryTable, Scoring
 from unweave.model.weights import Activation, Linear, Norm
+from unweave.scoped import scoped
 
 _fused: ContextVar[bool] = ContextVar("unweave_fused", default=True)
 
@@ -25,11 +26,8 @@ _fused: ContextVar[bool] = ContextVar("unweave_fused", default=True)
 @contextmanager
 def fusing(on: bool) -> Iterator[None]:
     """Within this block, fused kernels are used where they can be, or never."""
-    token = _fused.set(on)
-    try:
+    with scoped(_fused, on):
         yield
-    finally:
-        _fused.reset(token)
 
 
 @cache

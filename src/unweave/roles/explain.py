@@ -14,6 +14,8 @@ from unweave.scores.problem import Problem
 from unweave.sites import Site
 
 UNCLEAR = "unclear"
+Nodes = Sequence[Site | str]
+RolesGiven = str | Path | Roles | None  # roles, or a file of some to add to those of unweave
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,7 @@ class Explanation:
 
 
 def explain(
-    problem: Problem,
-    circuit: Sequence[Site | str],
-    roles: str | Path | Roles | None = None,
-    budget: float = 20.0,
-    seed: int = 0,
+    problem: Problem, circuit: Nodes, roles: RolesGiven = None, budget: float = 20.0, seed: int = 0
 ) -> tuple[Explanation, ...]:
     """Explains every node of a circuit.
 
@@ -88,11 +86,7 @@ def explain(
 
 
 def explain_with_cost(
-    problem: Problem,
-    circuit: Sequence[Site | str],
-    roles: str | Path | Roles | None = None,
-    budget: float = 20.0,
-    seed: int = 0,
+    problem: Problem, circuit: Nodes, roles: RolesGiven = None, budget: float = 20.0, seed: int = 0
 ) -> tuple[tuple[Explanation, ...], Cost]:
     """`explain`, and what it cost."""
     known = roles if isinstance(roles, Roles) else read_roles(roles)

@@ -10,7 +10,7 @@ The ranking is the order of joining: by relevance, round after round, before any
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -24,12 +24,12 @@ from unweave.scores.problem import Problem
 from unweave.search.loss import Loss
 from unweave.search.search import (
     Finding,
-    Round,
+    RoundsState,
     SavedState,
     Search,
     Step,
     measured_round,
-    read_rounds,
+    read_state,
     searches,
 )
 from unweave.sites import Site, parse
@@ -98,27 +98,22 @@ def relevance_to(
 
 
 @dataclass(eq=False)
-class _State:
-    """A search that is under way: finished rounds, and the pruning of the present one."""
+class _State(RoundsState):
+    """With the pruning of the present round: whose turn it is, and whether this pass changed."""
 
-    rounds: list[Round] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
     cursor: int = 0
     changed: bool = False
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedState) -> Finding:
     """Runs rounds until one of the paper's rules says stop."""
-    state = _read(checkpoint)
+    state = read_state(_State, checkpoint)
     loss = Loss.of(problem)
     while not _finished(problem, scores, state, options):
         last = state.rounds[-1] if state.rounds else None
         targets = LOGITS if last is None else last.selected
         values = relevance_to(scores, targets, options)
-        candidates = _candidates(problem, state.rounds, targets)
+        candidates = _candidates(problem, state, targets)
         index = {name: i for i, name in enumerate(scores.sources)}
         picked = select(values[[index[str(node)] for node in candidates]], options["select"])
         chosen = [candidates[i] for i in picked]
@@ -134,7 +129,7 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
             )
         )
         state.steps, state.cursor, state.changed = [], 0, False
-        checkpoint.save(state.to_dict())
+        state.save(checkpoint)
     if not state.rounds:
         raise UnweaveError(
             f"select {options['select']!r} chose no node: every score is 0; use another score or "
@@ -143,13 +138,6 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
     order = [name for one in state.rounds for name in one.selected]
     ranking = tuple(dict.fromkeys((*order, *scores.ranking())))
     return Finding(state.rounds[-1].circuit, ranking, tuple(state.rounds))
-
-
-def _read(checkpoint: SavedState) -> _State:
-    record = checkpoint.load()
-    if record is None:
-        return _State()
-    return _State(*read_rounds(record), record["cursor"], record["changed"])
 
 
 def _finished(problem: Problem, scores: Scores, state: _State, options: Options) -> bool:
@@ -167,9 +155,9 @@ def _finished(problem: Problem, scores: Scores, state: _State, options: Options)
     return len(before) == 2 and before[1] <= before[0]
 
 
-def _candidates(problem: Problem, rounds: Sequence[Round], targets: Sequence[str]) -> list[Site]:
+def _candidates(problem: Problem, state: _State, targets: Sequence[str]) -> list[Site]:
     """Nodes upstream of a target that neither are one nor joined before."""
-    joined = {name for one in rounds for name in one.selected} | set(targets)
+    joined = {name for one in state.rounds for name in one.selected} | set(targets)
     deepest = max(parse(target).point.depth for target in targets)
     return [
         node for node in problem.nodes if node.point.depth < deepest and str(node) not in joined
@@ -188,7 +176,7 @@ def _prune(
     Decisions are those of one run at a time: all nodes that are left of a pass are tried in one
     batch, and the first that leaves ends what is valid of it.
     """
-    gone = {name for step in state.steps for name in step.removed}
+    gone = state.gone
     kept = [node for node in circuit if str(node) not in gone]
     metric = problem.metric([tuple(kept)])[0]
     with progress("Pruning the circuit", len(circuit)) as advance:
@@ -216,7 +204,7 @@ def _prune(
                 )
             )
             state.changed = True
-            checkpoint.save(state.to_dict())
+            state.save(checkpoint)
             advance(1)
     return tuple(kept)
 

@@ -15,7 +15,7 @@ Building a circuit *up* node by node fails where nodes work only together; takin
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from unweave.circuits import Scores
 from unweave.estimates import Estimate
@@ -35,20 +35,21 @@ from unweave.search.search import (
     TOLERANCE,
     Finding,
     Round,
+    RoundsState,
     SavedState,
     Search,
     Step,
     measured_round,
     ranked_sites,
-    read_rounds,
+    read_state,
     searches,
 )
 from unweave.sites import Site, parse
 
 
 @dataclass(eq=False)
-class _State:
-    """A search that is under way: finished rounds, and the steps of the present one.
+class _State(RoundsState):
+    """With the polish of the present round, and the ranking at the end.
 
     Args:
         prompts: How many prompts the circuit was polished on so far; 0 before that.
@@ -56,20 +57,10 @@ class _State:
         doubled: How often the weight of faithfulness was doubled, since a circuit lacked it.
     """
 
-    rounds: list[Round] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
     prompts: int = 0
     circuit: list[str] = field(default_factory=list)
     doubled: int = 0
     ranking: list[str] = field(default_factory=list)
-
-
-_PLAIN = (
-    "prompts",
-    "circuit",
-    "doubled",
-    "ranking",
-)  # fields of a state that JSON keeps as they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +74,7 @@ class _Run:
     checkpoint: SavedState
 
     def save(self) -> None:
-        self.checkpoint.save(asdict(self.state))
+        self.state.save(self.checkpoint)
 
     @property
     def start(self) -> int:
@@ -93,7 +84,7 @@ class _Run:
 
 def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedState) -> Finding:
     """Rounds until the circuit is faithful, or the next nodes do not improve it."""
-    state = _read(checkpoint)
+    state = read_state(_State, checkpoint)
     prompts = SearchPrompts(problem, options["most_prompts"])
     run = _Run(prompts, scores, options, state, checkpoint)
     ranking = ranked_sites(problem, scores)
@@ -108,13 +99,6 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
         state.ranking = [*best.circuit, *_others(run, best)]
         run.save()
     return Finding(best.circuit, tuple(state.ranking), tuple(state.rounds))
-
-
-def _read(checkpoint: SavedState) -> _State:
-    record = checkpoint.load()
-    if record is None:
-        return _State()
-    return _State(*read_rounds(record), *(record[name] for name in _PLAIN))
 
 
 def _finished(state: _State, options: Options, count: int, pool: int) -> bool:
@@ -154,7 +138,7 @@ def _round(run: _Run, fresh: Sequence[Site]) -> Round:
 def _descend(run: _Run, joined: tuple[Site, ...]) -> None:
     """The way down, from all that joined."""
     state, options = run.state, run.options
-    gone = {name for step in state.steps for name in step.removed}
+    gone = state.gone
     nodes = tuple(node for node in joined if str(node) not in gone)
     problem = run.prompts.on(run.start)
     descent = Descent(problem, Loss.of(problem), options["price"])

@@ -1,8 +1,8 @@
 """`Search`: from scores to a circuit, and the registry of searches."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -69,12 +69,6 @@ def step_from_dict(record: Mapping[str, Any]) -> Step:
     return Step(**{**record, "removed": tuple(record["removed"])})
 
 
-def read_rounds(record: Mapping[str, Any]) -> tuple[list[Round], list[Step]]:
-    """Reads finished rounds, and the steps of the present one, back from a saved state."""
-    rounds = [Round.from_dict(one) for one in record["rounds"]]
-    return rounds, [step_from_dict(step) for step in record["steps"]]
-
-
 @dataclass(frozen=True)
 class Finding:
     """What a search found.
@@ -115,6 +109,40 @@ class NoCheckpoint:
 
     def save(self, state: Mapping[str, Any]) -> None:
         return None
+
+
+@dataclass(eq=False)
+class RoundsState:
+    """A search in rounds that is under way; a search adds what else it has to go on from.
+
+    Args:
+        rounds: Those that are finished.
+        steps: Of the present one.
+    """
+
+    rounds: list[Round] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    def save(self, checkpoint: SavedState) -> None:
+        checkpoint.save(asdict(self))
+
+    @property
+    def gone(self) -> set[str]:
+        """Nodes that left in the present round."""
+        return {name for step in self.steps for name in step.removed}
+
+
+S = TypeVar("S", bound=RoundsState)
+
+
+def read_state(kind: type[S], checkpoint: SavedState) -> S:
+    """The state that a search saved last, or a new one."""
+    record = checkpoint.load()
+    if record is None:
+        return kind()
+    rounds = [Round.from_dict(one) for one in record["rounds"]]
+    steps = [step_from_dict(step) for step in record["steps"]]
+    return kind(**{**record, "rounds": rounds, "steps": steps})
 
 
 Names = Sequence[str]

@@ -94,12 +94,14 @@ class RaceSettings:
 
 @dataclass(frozen=True)
 class OrderSettings:
-    """The order of what is outside a circuit.
+    """The order of the nodes outside a circuit.
+
+    With `order=measured` nodes join a few at a time, by a prediction at the circuit so far.
 
     Args:
         prompts: On how many prompts it is measured.
-        soon: It is measured again after this many nodes or edges, then less and less often: each
-            time after `1/later` of those that are there already.
+        soon: It is measured again after this many nodes, then less and less often: each time after
+            `1/later` of those that are there already.
     """
 
     prompts: int = 32

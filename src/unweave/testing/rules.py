@@ -11,14 +11,7 @@ from unweave.ablation import activations
 from unweave.decomposition.api import decompose
 from unweave.decomposition.rules import AttentionTotals
 from unweave.decomposition.ruleset import RuleSet, find_rules
-from unweave.model.algebra import (
-    Scoring,
-    activate,
-    attention_mix,
-    attention_scores,
-    normalise,
-    pattern_of,
-)
+from unweave.model import algebra
 from unweave.model.checkpoint import architecture
 from unweave.model.loading import from_transformers
 from unweave.model.weights import Activation, Linear, Norm
@@ -116,7 +109,7 @@ def _norm_calls(rules: RuleSet, normal: Callable[..., Tensor]) -> Iterator[Call]
         "RMSNorm with a bias": Norm("rms", 1e-6, normal(6), normal(6)),
     }
     for name, w in norms.items():
-        out = normalise(total, w)
+        out = algebra.normalise(total, w)
 
         def apply(rel: Tensor, w: Norm = w, out: Tensor = out) -> Tensor:
             return rules.norm(rel, total[: rel.shape[1]], w, out[: rel.shape[1]])
@@ -129,7 +122,7 @@ def _activation_calls(
 ) -> Iterator[Call]:
     total, up = normal(2, 3, 6), normal(2, 3, 6)
     rel, rel_up = normal(4, 2, 3, 6), normal(4, 2, 3, 6)
-    value = activate(total, f)
+    value = algebra.activate(total, f)
     out = value * up
 
     def alone(rel: Tensor) -> Tensor:
@@ -153,15 +146,15 @@ def _attention_call(
 ) -> Call:
     q, k, v = normal(2, 5, 4, 6), normal(2, 5, kv_heads, 6), normal(2, 5, kv_heads, 6)
     mask = torch.ones(5, 5, dtype=torch.bool).tril().expand(2, 1, 5, 5)
-    scoring = Scoring(0.4, mask, **options)
-    pattern = pattern_of(attention_scores(q, k), scoring)
-    z = attention_mix(pattern, v)
+    scoring = algebra.Scoring(0.4, mask, **options)
+    pattern = algebra.pattern_of(algebra.attention_scores(q, k), scoring)
+    z = algebra.attention_mix(pattern, v)
     rel_q, rel_k, rel_v = (normal(4, 2, 5 - key_start, x.shape[2], 6) for x in (q, k, v))
 
     def apply(rel_q: Tensor, rel_k: Tensor, rel_v: Tensor) -> Tensor:
         rows, queries = rel_q.shape[1], slice(key_start, None)
         bias = None if scoring.bias is None else scoring.bias[:rows, :, queries]
-        seen = Scoring(scoring.scale, mask[:rows, :, queries], bias, scoring.softcap)
+        seen = algebra.Scoring(scoring.scale, mask[:rows, :, queries], bias, scoring.softcap)
         totals = AttentionTotals(
             q[:rows, queries],
             k[:rows],

@@ -15,15 +15,13 @@ from unweave.behaviours.words import Words
 from unweave.metrics import LOGIT_DIFFERENCE
 from unweave.model.synthetic import Wiring
 from unweave.model.synthetic.tracr_compile import LENGTH, LETTERS
-from unweave.model.synthetic.wired_induction import wiring_of
+from unweave.model.synthetic.wiring import wirings
 
 Letters = Sequence[str]
 
 
 def _wirings(nodes: str, edges: str, zero_nodes: str, zero_edges: str) -> dict[str, Wiring]:
-    found = wiring_of(nodes, tuple(edges.split(", ")))
-    zero = wiring_of(zero_nodes, tuple(zero_edges.split(", ")))
-    return {"mean": found, "counterfactual": found, "zero": zero}
+    return wirings(nodes, edges.split(", "), zero_nodes, zero_edges.split(", "))
 
 
 WIRINGS = {

@@ -7,37 +7,25 @@ it, so that the differences between families stand in their files.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from unweave.model import weights as w
 from unweave.model.architectures._encoder import vocabulary
 from unweave.model.checkpoint import Checkpoint
 from unweave.model.positions import rotary_of
-from unweave.model.weights import (
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Network,
-    Norm,
-    Rotary,
-    Stack,
-)
 
 
-def projections(c: Checkpoint, name: str, *parts: str) -> list[Linear]:
+def projections(c: Checkpoint, name: str, *parts: str) -> list[w.Linear]:
     """The linear maps `parts` below `name`."""
     return [c.linear(f"{name}.{part}") for part in parts]
 
 
 def attention(
-    qkvo: Iterable[Linear],
+    qkvo: Iterable[w.Linear],
     heads: int,
     d_head: int,
     kv_heads: int | None = None,
     scale: float | None = None,
     **options: Any,
-) -> Attention:
+) -> w.Attention:
     """Causal attention of the query, key, value and output projections.
 
     Args:
@@ -49,7 +37,7 @@ def attention(
         options: Other fields of the record.
     """
     q, k, v, out = qkvo
-    return Attention(
+    return w.Attention(
         q,
         k,
         v,
@@ -63,7 +51,7 @@ def attention(
     )
 
 
-def partial_rotary(c: Checkpoint, d_head: int) -> Rotary:
+def partial_rotary(c: Checkpoint, d_head: int) -> w.Rotary:
     """Rotary positions of the share of each head that `partial_rotary_factor` gives."""
     rope = c.get("rope_parameters")
     d_rotary = int(d_head * rope.get("partial_rotary_factor", 1.0))
@@ -71,14 +59,14 @@ def partial_rotary(c: Checkpoint, d_head: int) -> Rotary:
 
 
 def pre_norm_block(
-    attention: Attention, mlp: Mlp, norms: Sequence[Norm], parallel: bool = False
-) -> Block:
+    attention: w.Attention, mlp: w.Mlp, norms: Sequence[w.Norm], parallel: bool = False
+) -> w.Block:
     """Attention and MLP, each behind a norm."""
     first, second = norms
-    return Block((Branch(attention, pre=first), Branch(mlp, pre=second)), parallel)
+    return w.Block((w.Branch(attention, pre=first), w.Branch(mlp, pre=second)), parallel)
 
 
-def parallel_block(attention: Attention, mlp: Mlp, norm: Norm) -> Block:
+def parallel_block(attention: w.Attention, mlp: w.Mlp, norm: w.Norm) -> w.Block:
     """Attention and MLP side by side behind one norm."""
     return pre_norm_block(attention, mlp, (norm, norm), parallel=True)
 
@@ -86,12 +74,12 @@ def parallel_block(attention: Attention, mlp: Mlp, norm: Norm) -> Block:
 def language_model(
     c: Checkpoint,
     base_class: str,
-    embedding: Embedding,
-    blocks: Iterable[Block],
-    norm: Norm,
+    embedding: w.Embedding,
+    blocks: Iterable[w.Block],
+    norm: w.Norm,
     unembed: str = "lm_head",
     bias: bool = False,
-) -> Network:
+) -> w.Network:
     """The stack and, unless the checkpoint is the base model, the map to the vocabulary.
 
     Args:
@@ -103,8 +91,8 @@ def language_model(
         unembed: The name of the unembedding's tensors.
         bias: Whether the family's unembedding may have a bias.
     """
-    body = Stack(embedding, tuple(blocks), norm)
+    body = w.Stack(embedding, tuple(blocks), norm)
     if c.model_class == base_class:
-        return Network(body)
+        return w.Network(body)
     offset = c.maybe(f"{unembed}.bias") if bias else None
-    return Network(body, Head((vocabulary(c, unembed, embedding, offset),)))
+    return w.Network(body, w.Head((vocabulary(c, unembed, embedding, offset),)))

@@ -11,20 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.errors import UnweaveError
+from unweave.model import weights as w
 from unweave.model.checkpoint import Checkpoint
-from unweave.model.weights import (
-    Activation,
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Norm,
-)
 
-GELU, RELU, TANH = Activation("gelu"), Activation("relu"), Activation("tanh")
+GELU, RELU, TANH = w.Activation("gelu"), w.Activation("relu"), w.Activation("tanh")
 
 
 def attention(
@@ -35,11 +25,11 @@ def attention(
     scale: float | None = None,
     causal: bool = False,
     **options: Any,
-) -> Attention:
+) -> w.Attention:
     """Attention whose q, k, v and output projections are the four `parts` below `name`."""
     q, k, v, out = (c.linear(f"{name}.{part}") for part in parts)
     d_head = len(q.weight) // heads
-    return Attention(
+    return w.Attention(
         q,
         k,
         v,
@@ -53,18 +43,20 @@ def attention(
     )
 
 
-def post_norm(c: Checkpoint, body: Attention | Mlp, norm: str, eps: float) -> Branch:
+def post_norm(c: Checkpoint, body: w.Attention | w.Mlp, norm: str, eps: float) -> w.Branch:
     """The original transformer's branch, `x ← norm(x + body(x))`."""
-    return Branch(body, after=c.norm(norm, "layer", eps))
+    return w.Branch(body, after=c.norm(norm, "layer", eps))
 
 
-def bert_mlp(c: Checkpoint, name: str, eps: float, activation: Activation) -> Branch:
+def bert_mlp(c: Checkpoint, name: str, eps: float, activation: w.Activation) -> w.Branch:
     """The feed-forward half of BERT's block."""
-    mlp = Mlp(c.linear(f"{name}.intermediate.dense"), c.linear(f"{name}.output.dense"), activation)
+    mlp = w.Mlp(
+        c.linear(f"{name}.intermediate.dense"), c.linear(f"{name}.output.dense"), activation
+    )
     return post_norm(c, mlp, f"{name}.output.LayerNorm", eps)
 
 
-def bert_blocks(c: Checkpoint, root: str) -> tuple[Block, ...]:
+def bert_blocks(c: Checkpoint, root: str) -> tuple[w.Block, ...]:
     """All blocks of an encoder that keeps BERT's names (BERT, RoBERTa, ELECTRA)."""
     heads, eps = c.get("num_attention_heads"), c.get("layer_norm_eps")
     activation = c.activation("hidden_act")
@@ -74,10 +66,10 @@ def bert_blocks(c: Checkpoint, root: str) -> tuple[Block, ...]:
     c.expect("add_cross_attention", False)
     parts = ("self.query", "self.key", "self.value", "output.dense")
 
-    def block(i: int) -> Block:
+    def block(i: int) -> w.Block:
         name = f"{root}encoder.layer.{i}"
         body = attention(c, f"{name}.attention", parts, heads)
-        return Block(
+        return w.Block(
             (
                 post_norm(c, body, f"{name}.attention.output.LayerNorm", eps),
                 bert_mlp(c, name, eps, activation),
@@ -87,12 +79,12 @@ def bert_blocks(c: Checkpoint, root: str) -> tuple[Block, ...]:
     return tuple(block(i) for i in range(c.get("num_hidden_layers")))
 
 
-def bert_embedding(c: Checkpoint, root: str, eps: float, **options: Any) -> Embedding:
+def bert_embedding(c: Checkpoint, root: str, eps: float, **options: Any) -> w.Embedding:
     """Token, position and (where the family has them) type vectors, summed and normed."""
     c.get("type_vocab_size", None)  # visible from the tensors themselves
     c.expect("position_embedding_type", "absolute")
     c.skip(rf"{root}embeddings\.position_ids")
-    return Embedding(
+    return w.Embedding(
         c.tensor(f"{root}embeddings.word_embeddings.weight"),
         positions=c.tensor(f"{root}embeddings.position_embeddings.weight"),
         types=c.maybe(f"{root}embeddings.token_type_embeddings.weight"),
@@ -102,44 +94,46 @@ def bert_embedding(c: Checkpoint, root: str, eps: float, **options: Any) -> Embe
 
 
 def vocabulary(
-    c: Checkpoint, name: str, embedding: Embedding, bias: Float[Tensor, " vocab"] | None
-) -> Linear:
+    c: Checkpoint, name: str, embedding: w.Embedding, bias: Float[Tensor, " vocab"] | None
+) -> w.Linear:
     """The map to the vocabulary: its own weight, or the embedding's where they are tied."""
     own = c.maybe(f"{name}.weight")
     weight = embedding.tokens if own is None else own
     assert weight is not None
-    return Linear(weight, bias)
+    return w.Linear(weight, bias)
 
 
 def masked_lm(
     c: Checkpoint,
-    transform: Sequence[Linear | Activation | Norm],
-    embedding: Embedding,
+    transform: Sequence[w.Linear | w.Activation | w.Norm],
+    embedding: w.Embedding,
     decoder: str,
     bias: str | None = None,
-) -> Head:
+) -> w.Head:
     """A masked-LM head: a transform, then the vocabulary.
 
     Transformers stores the output bias as `bias` too; where both are there, `decoder.bias` is
     the one in use.
     """
     own, alias = c.maybe(f"{decoder}.bias"), None if bias is None else c.maybe(bias)
-    return Head((*transform, vocabulary(c, decoder, embedding, alias if own is None else own)))
+    return w.Head((*transform, vocabulary(c, decoder, embedding, alias if own is None else own)))
 
 
-def roberta_masked_lm(c: Checkpoint, embedding: Embedding, eps: float) -> Head:
+def roberta_masked_lm(c: Checkpoint, embedding: w.Embedding, eps: float) -> w.Head:
     """The masked-LM head of RoBERTa and MPNet."""
     transform = (c.linear("lm_head.dense"), GELU, c.norm("lm_head.layer_norm", "layer", eps))
     return masked_lm(c, transform, embedding, "lm_head.decoder", "lm_head.bias")
 
 
-def roberta_head(c: Checkpoint, family: str, root: str, embedding: Embedding, eps: float) -> Head:
+def roberta_head(
+    c: Checkpoint, family: str, root: str, embedding: w.Embedding, eps: float
+) -> w.Head:
     """The heads of RoBERTa and MPNet; `family` is what the names of their classes begin with."""
     c.skip(rf"{root}pooler\..*")  # no head of these families reads it
     return read_head(
         c,
         {
-            f"{family}Model": Head,
+            f"{family}Model": w.Head,
             f"{family}ForMaskedLM": lambda: roberta_masked_lm(c, embedding, eps),
             f"{family}ForSequenceClassification": lambda: classifier(
                 c, "classifier.dense", TANH, "classifier.out_proj"
@@ -148,9 +142,9 @@ def roberta_head(c: Checkpoint, family: str, root: str, embedding: Embedding, ep
     )
 
 
-def classifier(c: Checkpoint, dense: str, activation: Activation, out: str) -> Head:
+def classifier(c: Checkpoint, dense: str, activation: w.Activation, out: str) -> w.Head:
     """A classifier that reads the first position: dense, activation, classes."""
-    return Head((c.linear(dense), activation, c.linear(out)), first=True, labels=labels(c))
+    return w.Head((c.linear(dense), activation, c.linear(out)), first=True, labels=labels(c))
 
 
 def stack_tokens(c: Checkpoint, root: str, stack: str) -> Float[Tensor, "vocab d"]:
@@ -166,7 +160,7 @@ def labels(c: Checkpoint) -> tuple[str, ...]:
     return tuple(names[key] for key in sorted(names, key=int))
 
 
-def read_head(c: Checkpoint, heads: Mapping[str, Callable[[], Head]]) -> Head:
+def read_head(c: Checkpoint, heads: Mapping[str, Callable[[], w.Head]]) -> w.Head:
     """The head of the checkpoint's class; only that one is read."""
     if c.model_class not in heads:
         raise unsupported(c, *heads)

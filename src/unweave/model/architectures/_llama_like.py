@@ -5,7 +5,7 @@ Each function builds one plain Llama record. A family's own file changes what di
 families stand in their files, not in switches here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from unweave.errors import UnweaveError
@@ -98,19 +98,22 @@ def network(c: Checkpoint, base_class: str, block: Callable[[int, str], Block]) 
     return decoder.language_model(c, base_class, embedding, blocks, norm(c, f"{root}norm"))
 
 
-def variants(prefix: str, **fields: Any) -> dict[str, Tiny]:
-    """What the checks of every family with grouped heads run on.
+def variants(prefix: str, changes: Mapping[str, dict[str, Any]], **fields: Any) -> dict[str, Tiny]:
+    """What the checks of a family with grouped heads run on: those of every one, and its own.
 
     Args:
         prefix: Of the transformers classes ("Llama").
-        fields: Changes of the tiny config.
+        changes: What each variant of its own changes in the tiny config.
+        fields: What all of them change.
     """
     tied = {"num_key_value_heads": 4, "tie_word_embeddings": True}
-    return {
-        "grouped heads": Tiny(f"{prefix}ForCausalLM", tiny(**fields)),
-        "base model": Tiny(f"{prefix}Model", tiny(**fields)),
-        "full heads, tied": Tiny(f"{prefix}ForCausalLM", tiny(**fields | tied)),
-    }
+    every = {"grouped heads": {}, "full heads, tied": tied, **changes}
+    return _tiny.decoder_variants(prefix, tiny(**fields), every)
+
+
+def ropes(*kinds: str) -> dict[str, dict[str, Any]]:
+    """Variants with these scalings of rotary positions."""
+    return {f"rope {kind}": {"rope_parameters": rope(kind)} for kind in kinds}
 
 
 def tiny(**fields: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Tiny configs, in the field names that most families share, for the checks of an architecture."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from unweave.model.checkpoint import Tiny
@@ -17,6 +18,26 @@ def tiny(**fields: Any) -> dict[str, Any]:
         "initializer_range": 0.3,
         **fields,
     }
+
+
+def decoder_variants(
+    prefix: str,
+    config: dict[str, Any],
+    changes: Mapping[str, dict[str, Any]],
+    language_model: str = "ForCausalLM",
+) -> dict[str, Tiny]:
+    """What the checks of a decoder run on: the language model in each variant, the base model.
+
+    Args:
+        prefix: Of the transformers classes ("GPTNeo").
+        config: A tiny config.
+        changes: What each variant changes in it; the first is what other tests run on.
+        language_model: What the class with a head has behind the prefix.
+    """
+    variants = {
+        name: Tiny(f"{prefix}{language_model}", config | change) for name, change in changes.items()
+    }
+    return variants | {"base model": Tiny(f"{prefix}Model", config)}
 
 
 def encoder_variants(prefix: str, config: dict[str, Any]) -> dict[str, Tiny]:
@@ -49,3 +70,9 @@ def rope(kind: str = "default", **fields: Any) -> dict[str, Any]:
         "yarn": {"factor": 4.0, "original_max_position_embeddings": 16},
     }
     return {"rope_type": kind, "rope_theta": 10000.0, **scalings[kind], **fields}
+
+
+# Families that turn only a part of each head: half of it, with another base, and all of it.
+HALF_ROTARY = {"rope_parameters": rope(partial_rotary_factor=0.5)}
+OTHER_BASE = {"rope_parameters": rope(rope_theta=100.0, partial_rotary_factor=0.5)}
+FULL_LINEAR = {"rope_parameters": rope("linear", partial_rotary_factor=1.0)}

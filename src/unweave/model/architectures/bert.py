@@ -1,13 +1,6 @@
 """BERT (MiniLM): post-norm encoder, learned positions, token types."""
 
-from unweave.model.architectures._encoder import (
-    TANH,
-    bert_blocks,
-    bert_embedding,
-    classifier,
-    masked_lm,
-    read_head,
-)
+from unweave.model.architectures import _encoder as encoder
 from unweave.model.architectures._tiny import encoder_variants, tiny
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.weights import Embedding, Head, Network, Stack
@@ -15,15 +8,15 @@ from unweave.model.weights import Embedding, Head, Network, Stack
 
 def read(c: Checkpoint) -> Network:
     root, eps = c.root("bert."), c.get("layer_norm_eps")
-    body = Stack(bert_embedding(c, root, eps), bert_blocks(c, root))
+    body = Stack(encoder.bert_embedding(c, root, eps), encoder.bert_blocks(c, root))
     by_class = {
         "BertModel": lambda: _no_head(c, root),
         "BertForMaskedLM": lambda: _masked_lm(c, body.embedding, eps),
-        "BertForSequenceClassification": lambda: classifier(
-            c, f"{root}pooler.dense", TANH, "classifier"
+        "BertForSequenceClassification": lambda: encoder.classifier(
+            c, f"{root}pooler.dense", encoder.TANH, "classifier"
         ),
     }
-    return Network(body, read_head(c, by_class))
+    return Network(body, encoder.read_head(c, by_class))
 
 
 def _no_head(c: Checkpoint, root: str) -> Head:
@@ -39,7 +32,9 @@ def _masked_lm(c: Checkpoint, embedding: Embedding, eps: float) -> Head:
         c.activation("hidden_act"),
         c.norm("cls.predictions.transform.LayerNorm", "layer", eps),
     )
-    return masked_lm(c, transform, embedding, "cls.predictions.decoder", "cls.predictions.bias")
+    return encoder.masked_lm(
+        c, transform, embedding, "cls.predictions.decoder", "cls.predictions.bias"
+    )
 
 
 _TINY = tiny(max_position_embeddings=32)

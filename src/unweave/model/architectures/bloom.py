@@ -7,7 +7,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from unweave.model.architectures import _decoder as decoder
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.architectures._tiny import decoder_variants
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Activation, Alibi, Block, Embedding, Mlp, Network
 
 # √(2/π) as BLOOM's training code writes it; the other digits show in float64.
@@ -69,16 +70,9 @@ _TINY = {
     "n_head": 4,
     "initializer_range": 0.3,
 }
+_VARIANTS = {"default": {}, "six heads, untied": {"n_head": 6, "tie_word_embeddings": False}}
 architectures.register("bloom")(
     Architecture(
-        read,
-        tiny={
-            "default": Tiny("BloomForCausalLM", _TINY),
-            "base model": Tiny("BloomModel", _TINY),
-            "six heads, untied": Tiny(
-                "BloomForCausalLM", _TINY | {"n_head": 6, "tie_word_embeddings": False}
-            ),
-        },
-        wrong={"layer_norm_epsilon": 0.1},
+        read, tiny=decoder_variants("Bloom", _TINY, _VARIANTS), wrong={"layer_norm_epsilon": 0.1}
     )
 )

@@ -1,14 +1,6 @@
 """DistilBERT: BERT's layout under other names, without token types."""
 
-from unweave.model.architectures._encoder import (
-    RELU,
-    attention,
-    bert_embedding,
-    classifier,
-    masked_lm,
-    post_norm,
-    read_head,
-)
+from unweave.model.architectures import _encoder as encoder
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.weights import Block, Head, Mlp, Network, Stack
 
@@ -26,30 +18,30 @@ def read(c: Checkpoint) -> Network:
         name = f"{root}transformer.layer.{i}"
         parts = ("q_lin", "k_lin", "v_lin", "out_lin")
         mlp = Mlp(c.linear(f"{name}.ffn.lin1"), c.linear(f"{name}.ffn.lin2"), activation)
-        body = attention(c, f"{name}.attention", parts, heads)
+        body = encoder.attention(c, f"{name}.attention", parts, heads)
         return Block(
             (
-                post_norm(c, body, f"{name}.sa_layer_norm", _EPS),
-                post_norm(c, mlp, f"{name}.output_layer_norm", _EPS),
+                encoder.post_norm(c, body, f"{name}.sa_layer_norm", _EPS),
+                encoder.post_norm(c, mlp, f"{name}.output_layer_norm", _EPS),
             )
         )
 
-    embedding = bert_embedding(c, root, _EPS)
+    embedding = encoder.bert_embedding(c, root, _EPS)
     body = Stack(embedding, tuple(block(i) for i in range(c.get("n_layers"))))
 
     def masked() -> Head:
         norm = c.norm("vocab_layer_norm", "layer", _EPS)
         transform = (c.linear("vocab_transform"), activation, norm)
-        return masked_lm(c, transform, embedding, "vocab_projector")
+        return encoder.masked_lm(c, transform, embedding, "vocab_projector")
 
     by_class = {
         "DistilBertModel": Head,
         "DistilBertForMaskedLM": masked,
-        "DistilBertForSequenceClassification": lambda: classifier(
-            c, "pre_classifier", RELU, "classifier"
+        "DistilBertForSequenceClassification": lambda: encoder.classifier(
+            c, "pre_classifier", encoder.RELU, "classifier"
         ),
     }
-    return Network(body, read_head(c, by_class))
+    return Network(body, encoder.read_head(c, by_class))
 
 
 _TINY = {

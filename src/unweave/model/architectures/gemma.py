@@ -3,7 +3,8 @@
 from unweave.model.architectures import _decoder as decoder
 from unweave.model.architectures import _gemma_like as gemma
 from unweave.model.architectures import _llama_like as like
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.architectures._tiny import decoder_variants
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Network
 
 
@@ -21,23 +22,16 @@ def read(c: Checkpoint) -> Network:
     return gemma.network(c, "GemmaModel", block)
 
 
-_TINY = like.tiny(head_dim=8)
+_VARIANTS = {
+    "one key head": {"num_key_value_heads": 1},
+    "grouped heads, untied, biases": {"tie_word_embeddings": False, "attention_bias": True},
+    "full heads, relu": {"num_key_value_heads": 4, "hidden_act": "relu"},
+    **like.ropes("linear"),
+}
 architectures.register("gemma")(
     Architecture(
         read,
-        tiny={
-            "one key head": Tiny("GemmaForCausalLM", _TINY | {"num_key_value_heads": 1}),
-            "base model": Tiny("GemmaModel", _TINY),
-            "grouped heads, untied, biases": Tiny(
-                "GemmaForCausalLM", _TINY | {"tie_word_embeddings": False, "attention_bias": True}
-            ),
-            "full heads, relu": Tiny(
-                "GemmaForCausalLM", _TINY | {"num_key_value_heads": 4, "hidden_act": "relu"}
-            ),
-            "rope linear": Tiny(
-                "GemmaForCausalLM", _TINY | {"rope_parameters": like.rope("linear")}
-            ),
-        },
+        tiny=decoder_variants("Gemma", like.tiny(head_dim=8), _VARIANTS),
         wrong={"rms_norm_eps": 0.1},
         needs_bos=True,
     )

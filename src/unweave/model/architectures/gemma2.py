@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from unweave.model.architectures import _gemma_like as gemma
 from unweave.model.architectures import _llama_like as like
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.architectures._tiny import decoder_variants
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Attention, Network
 
 
@@ -30,36 +31,28 @@ _TINY = like.tiny(
     attn_logit_softcapping=2.0,
     final_logit_softcapping=3.0,
 )
+_VARIANTS = {
+    "short window, soft-caps": {},
+    "no soft-caps, one key head, biases": {
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "num_key_value_heads": 1,
+        "attention_bias": True,
+    },
+    "full heads, untied, long window": {
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+        "sliding_window": 64,
+    },
+    "window in named layers, rope linear": {
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "rope_parameters": like.rope("linear"),
+    },
+}
 architectures.register("gemma2")(
     Architecture(
         read,
-        tiny={
-            "short window, soft-caps": Tiny("Gemma2ForCausalLM", _TINY),
-            "base model": Tiny("Gemma2Model", _TINY),
-            "no soft-caps, one key head, biases": Tiny(
-                "Gemma2ForCausalLM",
-                _TINY
-                | {
-                    "attn_logit_softcapping": None,
-                    "final_logit_softcapping": None,
-                    "num_key_value_heads": 1,
-                    "attention_bias": True,
-                },
-            ),
-            "full heads, untied, long window": Tiny(
-                "Gemma2ForCausalLM",
-                _TINY
-                | {"num_key_value_heads": 4, "tie_word_embeddings": False, "sliding_window": 64},
-            ),
-            "window in named layers, rope linear": Tiny(
-                "Gemma2ForCausalLM",
-                _TINY
-                | {
-                    "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
-                    "rope_parameters": like.rope("linear"),
-                },
-            ),
-        },
+        tiny=decoder_variants("Gemma2", _TINY, _VARIANTS),
         wrong={"query_pre_attn_scalar": 48},
         needs_bos=True,
         gguf="gemma2",

@@ -1,7 +1,8 @@
 """GPT-2: pre-norm, learned positions, fused qkv stored transposed."""
 
 from unweave.model.architectures import _decoder as decoder
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.architectures._tiny import decoder_variants
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Embedding, Mlp, Network
 
 
@@ -46,20 +47,15 @@ _TINY = {
     "n_positions": 32,
     "initializer_range": 0.3,
 }
+_VARIANTS = {
+    "default": {},
+    "untied, wide mlp": {"tie_word_embeddings": False, "n_inner": 40},
+    "scale by layer": {"scale_attn_by_inverse_layer_idx": True, "activation_function": "relu"},
+}
 architectures.register("gpt2")(
     Architecture(
         read,
-        tiny={
-            "default": Tiny("GPT2LMHeadModel", _TINY),
-            "base model": Tiny("GPT2Model", _TINY),
-            "untied, wide mlp": Tiny(
-                "GPT2LMHeadModel", _TINY | {"tie_word_embeddings": False, "n_inner": 40}
-            ),
-            "scale by layer": Tiny(
-                "GPT2LMHeadModel",
-                _TINY | {"scale_attn_by_inverse_layer_idx": True, "activation_function": "relu"},
-            ),
-        },
+        tiny=decoder_variants("GPT2", _TINY, _VARIANTS, "LMHeadModel"),
         wrong={"layer_norm_epsilon": 0.1},
     )
 )

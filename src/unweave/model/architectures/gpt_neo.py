@@ -2,7 +2,8 @@
 
 from unweave.errors import UnweaveError
 from unweave.model.architectures import _decoder as decoder
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.architectures._tiny import decoder_variants
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Embedding, Mlp, Network
 
 
@@ -55,20 +56,11 @@ _TINY = {
     "window_size": 3,
     "initializer_range": 0.3,
 }
+_VARIANTS = {
+    "global and local": {},
+    "untied, wide mlp": {"tie_word_embeddings": False, "intermediate_size": 40},
+    "global, relu": {"attention_types": [[["global"], 3]], "activation_function": "relu"},
+}
 architectures.register("gpt_neo")(
-    Architecture(
-        read,
-        tiny={
-            "global and local": Tiny("GPTNeoForCausalLM", _TINY),
-            "base model": Tiny("GPTNeoModel", _TINY),
-            "untied, wide mlp": Tiny(
-                "GPTNeoForCausalLM", _TINY | {"tie_word_embeddings": False, "intermediate_size": 40}
-            ),
-            "global, relu": Tiny(
-                "GPTNeoForCausalLM",
-                _TINY | {"attention_types": [[["global"], 3]], "activation_function": "relu"},
-            ),
-        },
-        wrong={"window_size": 4},
-    )
+    Architecture(read, tiny=decoder_variants("GPTNeo", _TINY, _VARIANTS), wrong={"window_size": 4})
 )

@@ -1,8 +1,8 @@
 """GPT-NeoX (Pythia): parallel branches with a norm each, fused qkv head by head, partial rotary."""
 
 from unweave.model.architectures import _decoder as decoder
-from unweave.model.architectures._tiny import rope, tiny
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.architectures import _tiny
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Embedding, Mlp, Network
 
 
@@ -39,22 +39,15 @@ def read(c: Checkpoint) -> Network:
     return decoder.language_model(c, "GPTNeoXModel", embedding, blocks, norm, unembed)
 
 
-_TINY = tiny(hidden_size=32, rope_parameters=rope(partial_rotary_factor=0.5))
+_TINY = _tiny.tiny(hidden_size=32, **_tiny.HALF_ROTARY)
+_VARIANTS = {
+    "parallel": {},
+    "sequential": {"use_parallel_residual": False},
+    "no attention bias, tied": {"attention_bias": False, "tie_word_embeddings": True},
+    "rope full, linear": _tiny.FULL_LINEAR,
+}
 architectures.register("gpt_neox")(
     Architecture(
-        read,
-        tiny={
-            "parallel": Tiny("GPTNeoXForCausalLM", _TINY),
-            "sequential": Tiny("GPTNeoXForCausalLM", _TINY | {"use_parallel_residual": False}),
-            "base model": Tiny("GPTNeoXModel", _TINY),
-            "no attention bias, tied": Tiny(
-                "GPTNeoXForCausalLM", _TINY | {"attention_bias": False, "tie_word_embeddings": True}
-            ),
-            "rope full, linear": Tiny(
-                "GPTNeoXForCausalLM",
-                _TINY | {"rope_parameters": rope("linear", partial_rotary_factor=1.0)},
-            ),
-        },
-        wrong={"rope_parameters": rope(rope_theta=100.0, partial_rotary_factor=0.5)},
+        read, tiny=_tiny.decoder_variants("GPTNeoX", _TINY, _VARIANTS), wrong=_tiny.OTHER_BASE
     )
 )

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from unweave.model.architectures import _decoder as decoder
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.architectures._tiny import decoder_variants
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.positions import rotary_of
 from unweave.model.weights import Block, Embedding, Mlp, Network
 
@@ -43,19 +44,11 @@ _TINY = {
     "rotary_dim": 4,
     "initializer_range": 0.3,
 }
+_VARIANTS = {
+    "partial rotary": {},
+    "full rotary, tied": {"rotary_dim": 8, "tie_word_embeddings": True},
+    "narrow mlp, relu": {"n_inner": 40, "activation_function": "relu"},
+}
 architectures.register("gptj")(
-    Architecture(
-        read,
-        tiny={
-            "partial rotary": Tiny("GPTJForCausalLM", _TINY),
-            "base model": Tiny("GPTJModel", _TINY),
-            "full rotary, tied": Tiny(
-                "GPTJForCausalLM", _TINY | {"rotary_dim": 8, "tie_word_embeddings": True}
-            ),
-            "narrow mlp, relu": Tiny(
-                "GPTJForCausalLM", _TINY | {"n_inner": 40, "activation_function": "relu"}
-            ),
-        },
-        wrong={"rotary_dim": 6},
-    )
+    Architecture(read, tiny=decoder_variants("GPTJ", _TINY, _VARIANTS), wrong={"rotary_dim": 6})
 )

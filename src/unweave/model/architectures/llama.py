@@ -1,7 +1,7 @@
 """Llama (SmolLM, TinyLlama, Llama 3): pre-norm, RMSNorm, rotary, gated MLP, grouped heads."""
 
 from unweave.model.architectures import _llama_like as like
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Network
 
 
@@ -14,21 +14,13 @@ def read(c: Checkpoint) -> Network:
     return like.network(c, "LlamaModel", block)
 
 
+_VARIANTS = {
+    "one key head, biases": {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True},
+    "wide heads": {"head_dim": 8},
+    **like.ropes("linear", "llama3", "yarn"),
+}
 architectures.register("llama")(
     Architecture(
-        read,
-        tiny={
-            **like.variants("Llama"),
-            "one key head, biases": Tiny(
-                "LlamaForCausalLM",
-                like.tiny(num_key_value_heads=1, attention_bias=True, mlp_bias=True),
-            ),
-            "wide heads": Tiny("LlamaForCausalLM", like.tiny(head_dim=8)),
-            "rope linear": Tiny("LlamaForCausalLM", like.tiny(rope_parameters=like.rope("linear"))),
-            "rope llama3": Tiny("LlamaForCausalLM", like.tiny(rope_parameters=like.rope("llama3"))),
-            "rope yarn": Tiny("LlamaForCausalLM", like.tiny(rope_parameters=like.rope("yarn"))),
-        },
-        wrong={"rms_norm_eps": 0.1},
-        gguf="llama",
+        read, tiny=like.variants("Llama", _VARIANTS), wrong={"rms_norm_eps": 0.1}, gguf="llama"
     )
 )

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from unweave.model.architectures import _llama_like as like
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.architectures._tiny import decoder_variants
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Network
 
 
@@ -17,23 +18,20 @@ def read(c: Checkpoint) -> Network:
     return like.network(c, "MistralModel", block)
 
 
+_VARIANTS = {
+    "short window": {"sliding_window": 4},
+    "no window, full heads, tied": {
+        "sliding_window": None,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": True,
+    },
+    "one key head, wide": {"num_key_value_heads": 1, "head_dim": 8, "sliding_window": 3},
+    "rope yarn": {"sliding_window": 4, "rope_parameters": like.rope("yarn")},
+}
 architectures.register("mistral")(
     Architecture(
         read,
-        tiny={
-            "short window": Tiny("MistralForCausalLM", like.tiny(sliding_window=4)),
-            "base model, long window": Tiny("MistralModel", like.tiny()),
-            "no window, full heads, tied": Tiny(
-                "MistralForCausalLM",
-                like.tiny(sliding_window=None, num_key_value_heads=4, tie_word_embeddings=True),
-            ),
-            "one key head, wide": Tiny(
-                "MistralForCausalLM", like.tiny(num_key_value_heads=1, head_dim=8, sliding_window=3)
-            ),
-            "rope yarn": Tiny(
-                "MistralForCausalLM", like.tiny(sliding_window=4, rope_parameters=like.rope("yarn"))
-            ),
-        },
+        tiny=decoder_variants("Mistral", like.tiny(), _VARIANTS),
         wrong={"rope_parameters": like.rope(rope_theta=50.0)},
     )
 )

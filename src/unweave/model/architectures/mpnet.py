@@ -1,12 +1,6 @@
 """MPNet: BERT's layout with one relative position bias, shared by all layers; no token types."""
 
-from unweave.model.architectures._encoder import (
-    attention,
-    bert_embedding,
-    bert_mlp,
-    post_norm,
-    roberta_head,
-)
+from unweave.model.architectures import _encoder as encoder
 from unweave.model.architectures._tiny import encoder_variants, tiny
 from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Network, RelativeBias, Stack
@@ -27,26 +21,26 @@ def read(c: Checkpoint) -> Network:
 
     def block(i: int) -> Block:
         name = f"{root}encoder.layer.{i}"
-        body = attention(c, f"{name}.attention.attn", ("q", "k", "v", "o"), heads, bias=bias)
+        body = encoder.attention(
+            c, f"{name}.attention.attn", ("q", "k", "v", "o"), heads, bias=bias
+        )
         return Block(
             (
-                post_norm(c, body, f"{name}.attention.LayerNorm", eps),
-                bert_mlp(c, name, eps, activation),
+                encoder.post_norm(c, body, f"{name}.attention.LayerNorm", eps),
+                encoder.bert_mlp(c, name, eps, activation),
             )
         )
 
-    embedding = bert_embedding(c, root, eps, position_offset=_PADDING + 1)
+    embedding = encoder.bert_embedding(c, root, eps, position_offset=_PADDING + 1)
     body = Stack(embedding, tuple(block(i) for i in range(c.get("num_hidden_layers"))))
-    return Network(body, roberta_head(c, "MPNet", root, embedding, eps))
+    return Network(body, encoder.roberta_head(c, "MPNet", root, embedding, eps))
 
 
 _TINY = tiny(max_position_embeddings=40)
 architectures.register("mpnet")(
     Architecture(
         read,
-        tiny={
-            **encoder_variants("MPNet", _TINY),
-        },
+        tiny=encoder_variants("MPNet", _TINY),
         wrong={"layer_norm_eps": 0.1},
     )
 )

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from unweave.model.architectures import _llama_like as like
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Branch, Network
 
 
@@ -26,16 +26,10 @@ def read(c: Checkpoint) -> Network:
     return like.network(c, "Olmo2Model", block)
 
 
+_VARIANTS = {
+    "one key head, biases": {"num_key_value_heads": 1, "attention_bias": True},
+    **like.ropes("yarn"),
+}
 architectures.register("olmo2")(
-    Architecture(
-        read,
-        tiny={
-            **like.variants("Olmo2"),
-            "one key head, biases": Tiny(
-                "Olmo2ForCausalLM", like.tiny(num_key_value_heads=1, attention_bias=True)
-            ),
-            "rope yarn": Tiny("Olmo2ForCausalLM", like.tiny(rope_parameters=like.rope("yarn"))),
-        },
-        wrong={"rms_norm_eps": 0.1},
-    )
+    Architecture(read, tiny=like.variants("Olmo2", _VARIANTS), wrong={"rms_norm_eps": 0.1})
 )

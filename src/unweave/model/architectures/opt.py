@@ -1,25 +1,15 @@
 """OPT: learned positions from row 2 on, norms before or after, maybe narrower embeddings."""
 
+from unweave.model import weights as w
 from unweave.model.architectures import _decoder as decoder
 from unweave.model.architectures._encoder import vocabulary
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.weights import (
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Mlp,
-    Network,
-    Norm,
-    Stack,
-)
 
 _EPS = 1e-5  # not in the config
 _POSITION_OFFSET = 2  # the first rows belonged to padding
 
 
-def read(c: Checkpoint) -> Network:
+def read(c: Checkpoint) -> w.Network:
     root = f"{c.root('model.')}decoder."
     heads, d_model = c.get("num_attention_heads"), c.get("hidden_size")
     before, activation = c.get("do_layer_norm_before"), c.activation("activation_function")
@@ -27,20 +17,20 @@ def read(c: Checkpoint) -> Network:
         c.get(field, None)  # visible from the tensors themselves
     learned = c.get("layer_norm_elementwise_affine", True)
 
-    def layer_norm(name: str) -> Norm:
+    def layer_norm(name: str) -> w.Norm:
         return c.norm(name, "layer", _EPS, learned=learned)
 
-    def branch(body: Attention | Mlp, norm: Norm) -> Branch:
-        return Branch(body, pre=norm) if before else Branch(body, after=norm)
+    def branch(body: w.Attention | w.Mlp, norm: w.Norm) -> w.Branch:
+        return w.Branch(body, pre=norm) if before else w.Branch(body, after=norm)
 
-    def block(i: int) -> Block:
+    def block(i: int) -> w.Block:
         name = f"{root}layers.{i}"
         parts = ("q_proj", "k_proj", "v_proj", "out_proj")
         attention = decoder.attention(
             decoder.projections(c, f"{name}.self_attn", *parts), heads, d_model // heads
         )
-        mlp = Mlp(c.linear(f"{name}.fc1"), c.linear(f"{name}.fc2"), activation)
-        return Block(
+        mlp = w.Mlp(c.linear(f"{name}.fc1"), c.linear(f"{name}.fc2"), activation)
+        return w.Block(
             (
                 branch(attention, layer_norm(f"{name}.self_attn_layer_norm")),
                 branch(mlp, layer_norm(f"{name}.final_layer_norm")),
@@ -48,7 +38,7 @@ def read(c: Checkpoint) -> Network:
         )
 
     narrow = c.get("word_embed_proj_dim") != d_model
-    embedding = Embedding(
+    embedding = w.Embedding(
         c.tensor(f"{root}embed_tokens.weight"),
         token_projection=c.linear(f"{root}project_in") if narrow else None,
         positions=c.tensor(f"{root}embed_positions.weight"),
@@ -60,7 +50,7 @@ def read(c: Checkpoint) -> Network:
     steps = (c.linear(f"{root}project_out"),) if narrow else ()
     if c.model_class != "OPTModel":
         steps = (*steps, vocabulary(c, "lm_head", embedding, None))
-    return Network(Stack(embedding, blocks, norm), Head(steps))
+    return w.Network(w.Stack(embedding, blocks, norm), w.Head(steps))
 
 
 _TINY = {

@@ -1,8 +1,8 @@
 """Phi (1, 1.5, 2): attention and MLP in parallel from one norm, partial rotary, biases."""
 
 from unweave.model.architectures import _decoder as decoder
-from unweave.model.architectures._tiny import rope, tiny
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.architectures import _tiny
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Embedding, Mlp, Network
 
 
@@ -38,22 +38,13 @@ def read(c: Checkpoint) -> Network:
     return decoder.language_model(c, "PhiModel", embedding, blocks, norm, bias=True)
 
 
-_TINY = tiny(hidden_size=32, rope_parameters=rope(partial_rotary_factor=0.5))
+_TINY = _tiny.tiny(hidden_size=32, **_tiny.HALF_ROTARY)
+_VARIANTS = {
+    "full heads": {},
+    "grouped heads, tied": {"num_key_value_heads": 2, "tie_word_embeddings": True},
+    "query and key norms": {"qk_layernorm": True},
+    "rope linear, full": _tiny.FULL_LINEAR,
+}
 architectures.register("phi")(
-    Architecture(
-        read,
-        tiny={
-            "full heads": Tiny("PhiForCausalLM", _TINY),
-            "base model": Tiny("PhiModel", _TINY),
-            "grouped heads, tied": Tiny(
-                "PhiForCausalLM", _TINY | {"num_key_value_heads": 2, "tie_word_embeddings": True}
-            ),
-            "query and key norms": Tiny("PhiForCausalLM", _TINY | {"qk_layernorm": True}),
-            "rope linear, full": Tiny(
-                "PhiForCausalLM",
-                _TINY | {"rope_parameters": rope("linear", partial_rotary_factor=1.0)},
-            ),
-        },
-        wrong={"rope_parameters": rope(rope_theta=100.0, partial_rotary_factor=0.5)},
-    )
+    Architecture(read, tiny=_tiny.decoder_variants("Phi", _TINY, _VARIANTS), wrong=_tiny.OTHER_BASE)
 )

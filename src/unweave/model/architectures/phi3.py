@@ -2,7 +2,7 @@
 
 from unweave.model.architectures import _decoder as decoder
 from unweave.model.architectures import _llama_like as like
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Mlp, Network
 
 
@@ -29,25 +29,21 @@ def read(c: Checkpoint) -> Network:
     return like.network(c, "Phi3Model", block)
 
 
-_TINY = like.tiny(pad_token_id=0)  # the default is past the tiny vocabulary
+_VARIANTS = {
+    "short window": {"sliding_window": 4},
+    "one key head, partial rotary": {
+        "num_key_value_heads": 1,
+        "rope_parameters": like.rope(partial_rotary_factor=0.7),
+    },
+}
 architectures.register("phi3")(
     Architecture(
         read,
-        tiny={
-            "grouped heads": Tiny("Phi3ForCausalLM", _TINY),
-            "base model, short window": Tiny("Phi3Model", _TINY | {"sliding_window": 4}),
-            "full heads, tied": Tiny(
-                "Phi3ForCausalLM", _TINY | {"num_key_value_heads": 4, "tie_word_embeddings": True}
-            ),
-            "one key head, partial rotary": Tiny(
-                "Phi3ForCausalLM",
-                _TINY
-                | {
-                    "num_key_value_heads": 1,
-                    "rope_parameters": like.rope(partial_rotary_factor=0.7),
-                },
-            ),
-        },
+        tiny=like.variants(
+            "Phi3",
+            _VARIANTS,
+            pad_token_id=0,  # the default is past the tiny vocabulary
+        ),
         wrong={"rope_parameters": like.rope(rope_theta=50.0)},
     )
 )

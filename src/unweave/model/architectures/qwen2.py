@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from unweave.model.architectures import _llama_like as like
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Network
 
 
@@ -21,24 +21,20 @@ def read(c: Checkpoint) -> Network:
 
 
 _WINDOW = {"use_sliding_window": True, "sliding_window": 4}
+_VARIANTS = {
+    "one key head, window in late layers": {
+        "num_key_value_heads": 1,
+        "max_window_layers": 1,
+        **_WINDOW,
+    },
+    "window in named layers": {
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        **_WINDOW,
+    },
+    **like.ropes("yarn"),
+}
 architectures.register("qwen2")(
     Architecture(
-        read,
-        tiny={
-            **like.variants("Qwen2"),
-            "one key head, window in late layers": Tiny(
-                "Qwen2ForCausalLM", like.tiny(num_key_value_heads=1, max_window_layers=1, **_WINDOW)
-            ),
-            "window in named layers": Tiny(
-                "Qwen2ForCausalLM",
-                like.tiny(
-                    layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-                    **_WINDOW,
-                ),
-            ),
-            "rope yarn": Tiny("Qwen2ForCausalLM", like.tiny(rope_parameters=like.rope("yarn"))),
-        },
-        wrong={"rms_norm_eps": 0.1},
-        gguf="qwen2",
+        read, tiny=like.variants("Qwen2", _VARIANTS), wrong={"rms_norm_eps": 0.1}, gguf="qwen2"
     )
 )

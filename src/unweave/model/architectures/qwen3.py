@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from unweave.model.architectures import _llama_like as like
-from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
+from unweave.model.checkpoint import Architecture, Checkpoint, architectures
 from unweave.model.weights import Block, Network
 
 
@@ -24,21 +24,19 @@ def read(c: Checkpoint) -> Network:
     return like.network(c, "Qwen3Model", block)
 
 
-_TINY = like.tiny(head_dim=8)
+_VARIANTS = {
+    "one key head, biases": {"num_key_value_heads": 1, "attention_bias": True},
+    "window in late layers": {
+        "use_sliding_window": True,
+        "sliding_window": 4,
+        "max_window_layers": 1,
+    },
+    **like.ropes("yarn"),
+}
 architectures.register("qwen3")(
     Architecture(
         read,
-        tiny={
-            **like.variants("Qwen3", head_dim=8),
-            "one key head, biases": Tiny(
-                "Qwen3ForCausalLM", _TINY | {"num_key_value_heads": 1, "attention_bias": True}
-            ),
-            "window in late layers": Tiny(
-                "Qwen3ForCausalLM",
-                _TINY | {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
-            ),
-            "rope yarn": Tiny("Qwen3ForCausalLM", _TINY | {"rope_parameters": like.rope("yarn")}),
-        },
+        tiny=like.variants("Qwen3", _VARIANTS, head_dim=8),
         wrong={"rms_norm_eps": 0.1},
         gguf="qwen3",
     )

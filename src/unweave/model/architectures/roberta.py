@@ -1,6 +1,6 @@
 """RoBERTa: BERT with positions after the padding index, and its own heads."""
 
-from unweave.model.architectures._encoder import bert_blocks, bert_embedding, roberta_head
+from unweave.model.architectures import _encoder as encoder
 from unweave.model.architectures._tiny import encoder_variants, tiny
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
 from unweave.model.weights import Network, Stack
@@ -8,9 +8,9 @@ from unweave.model.weights import Network, Stack
 
 def read(c: Checkpoint) -> Network:
     root, eps = c.root("roberta."), c.get("layer_norm_eps")
-    embedding = bert_embedding(c, root, eps, position_offset=c.get("pad_token_id") + 1)
-    body = Stack(embedding, bert_blocks(c, root))
-    return Network(body, roberta_head(c, "Roberta", root, embedding, eps))
+    embedding = encoder.bert_embedding(c, root, eps, position_offset=c.get("pad_token_id") + 1)
+    body = Stack(embedding, encoder.bert_blocks(c, root))
+    return Network(body, encoder.roberta_head(c, "Roberta", root, embedding, eps))
 
 
 _TINY = tiny(max_position_embeddings=40, type_vocab_size=1)

@@ -1,22 +1,13 @@
 """T5: pre-norm encoder-decoder, RMSNorm, unscaled attention with a relative position bias."""
 
+from unweave.model import weights as w
 from unweave.model.architectures._encoder import attention, stack_tokens, unsupported, vocabulary
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.weights import (
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Mlp,
-    Network,
-    RelativeBias,
-    Stack,
-)
 
 _PARTS = ("q", "k", "v", "o")
 
 
-def read(c: Checkpoint) -> Network:
+def read(c: Checkpoint) -> w.Network:
     for field in ("d_model", "d_kv", "d_ff", "relative_attention_num_buckets"):
         c.get(field, None)  # visible from the tensors themselves
     for field in ("feed_forward_proj", "is_gated_act"):
@@ -28,32 +19,32 @@ def read(c: Checkpoint) -> Network:
     match c.model_class:
         case "T5ForConditionalGeneration":
             decoder = _stack(c, "decoder", decoder_layers)
-            return Network(decoder, _head(c, decoder.embedding), encoder)
+            return w.Network(decoder, _head(c, decoder.embedding), encoder)
         case "T5Model":
-            return Network(_stack(c, "decoder", decoder_layers), encoder=encoder)
+            return w.Network(_stack(c, "decoder", decoder_layers), encoder=encoder)
         case "T5EncoderModel":
-            return Network(encoder)
+            return w.Network(encoder)
     raise unsupported(c, "T5Model", "T5EncoderModel", "T5ForConditionalGeneration")
 
 
-def _head(c: Checkpoint, embedding: Embedding) -> Head:
+def _head(c: Checkpoint, embedding: w.Embedding) -> w.Head:
     output = vocabulary(c, "lm_head", embedding, None)
     # Transformers 5 reports every T5 as tied, and keeps what the file said in another field.
     scaled = c.get("scale_decoder_outputs", c.get("tie_word_embeddings", True))
-    return Head((c.get("d_model") ** -0.5, output) if scaled else (output,))
+    return w.Head((c.get("d_model") ** -0.5, output) if scaled else (output,))
 
 
-def _stack(c: Checkpoint, name: str, layers: int) -> Stack:
+def _stack(c: Checkpoint, name: str, layers: int) -> w.Stack:
     heads, eps = c.get("num_heads"), c.get("layer_norm_epsilon")
     decoder = name == "decoder"
     # The first block owns the bias of all blocks.
-    bias = RelativeBias(
+    bias = w.RelativeBias(
         c.tensor(f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
         c.get("relative_attention_max_distance"),
         bidirectional=not decoder,
     )
 
-    def branch(layer: str, body: str) -> Branch:
+    def branch(layer: str, body: str) -> w.Branch:
         part = f"{layer}.{body}"
         if body == "SelfAttention":
             record = attention(c, part, _PARTS, heads, 1.0, causal=decoder, bias=bias)
@@ -61,22 +52,22 @@ def _stack(c: Checkpoint, name: str, layers: int) -> Stack:
             record = attention(c, part, _PARTS, heads, 1.0, cross=True)
         else:
             record = _mlp(c, part)
-        return Branch(record, pre=c.norm(f"{layer}.layer_norm", "rms", eps))
+        return w.Branch(record, pre=c.norm(f"{layer}.layer_norm", "rms", eps))
 
     bodies = ("SelfAttention", *(("EncDecAttention",) if decoder else ()), "DenseReluDense")
     blocks = tuple(
-        Block(tuple(branch(f"{name}.block.{i}.layer.{j}", body) for j, body in enumerate(bodies)))
+        w.Block(tuple(branch(f"{name}.block.{i}.layer.{j}", body) for j, body in enumerate(bodies)))
         for i in range(layers)
     )
     norm = c.norm(f"{name}.final_layer_norm", "rms", eps)
-    return Stack(Embedding(stack_tokens(c, "", name)), blocks, norm)
+    return w.Stack(w.Embedding(stack_tokens(c, "", name)), blocks, norm)
 
 
-def _mlp(c: Checkpoint, name: str) -> Mlp:
+def _mlp(c: Checkpoint, name: str) -> w.Mlp:
     activation, out = c.activation("dense_act_fn"), c.linear(f"{name}.wo")
     if c.has(f"{name}.wi."):
-        return Mlp(c.linear(f"{name}.wi"), out, activation)
-    return Mlp(c.linear(f"{name}.wi_1"), out, activation, gate=c.linear(f"{name}.wi_0"))
+        return w.Mlp(c.linear(f"{name}.wi"), out, activation)
+    return w.Mlp(c.linear(f"{name}.wi_1"), out, activation, gate=c.linear(f"{name}.wi_0"))
 
 
 _TINY = {

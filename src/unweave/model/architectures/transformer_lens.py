@@ -7,20 +7,8 @@ oracle, written from the definitions.
 
 import re
 
+from unweave.model import weights as w
 from unweave.model.checkpoint import Architecture, Checkpoint, architectures
-from unweave.model.weights import (
-    Activation,
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Network,
-    Norm,
-    Stack,
-)
 
 # What the training run and TransformerLens's tools note down, without effect on the output.
 _BOOKKEEPING = re.compile(
@@ -64,7 +52,7 @@ _NEUTRAL = {
 }
 
 
-def read(c: Checkpoint) -> Network:
+def read(c: Checkpoint) -> w.Network:
     for field, value in _NEUTRAL.items():
         c.expect(field, value)
     for field in filter(_BOOKKEEPING.fullmatch, c.config):
@@ -76,40 +64,40 @@ def read(c: Checkpoint) -> Network:
     activation = None if attn_only else _activation(c)
     c.get("act_fn", None)  # attention-only models name one all the same
 
-    def block(i: int) -> Block:
-        attention = Branch(_attention(c, f"blocks.{i}.attn"), pre=_norm(c, f"blocks.{i}.ln1"))
+    def block(i: int) -> w.Block:
+        attention = w.Branch(_attention(c, f"blocks.{i}.attn"), pre=_norm(c, f"blocks.{i}.ln1"))
         if activation is None:
-            return Block((attention,))
-        mlp = Branch(_mlp(c, f"blocks.{i}.mlp", activation), pre=_norm(c, f"blocks.{i}.ln2"))
-        return Block((attention, mlp))
+            return w.Block((attention,))
+        mlp = w.Branch(_mlp(c, f"blocks.{i}.mlp", activation), pre=_norm(c, f"blocks.{i}.ln2"))
+        return w.Block((attention, mlp))
 
-    body = Stack(
-        Embedding(c.tensor("embed.W_E"), positions=c.tensor("pos_embed.W_pos")),
+    body = w.Stack(
+        w.Embedding(c.tensor("embed.W_E"), positions=c.tensor("pos_embed.W_pos")),
         tuple(block(i) for i in range(c.get("n_layers"))),
         _norm(c, "ln_final", rms=c.get("final_rms", False)),
     )
-    return Network(body, Head((_right(c, "unembed", "U"),)))
+    return w.Network(body, w.Head((_right(c, "unembed", "U"),)))
 
 
-def _right(c: Checkpoint, name: str, part: str) -> Linear:
+def _right(c: Checkpoint, name: str, part: str) -> w.Linear:
     """`x W + b`: TransformerLens's weights stand on the right of what they multiply."""
-    return Linear(c.tensor(f"{name}.W_{part}").T, c.maybe(f"{name}.b_{part}"))
+    return w.Linear(c.tensor(f"{name}.W_{part}").T, c.maybe(f"{name}.b_{part}"))
 
 
-def _attention(c: Checkpoint, name: str) -> Attention:
+def _attention(c: Checkpoint, name: str) -> w.Attention:
     heads, d_head = c.get("n_heads"), c.get("d_head")
 
-    def project(part: str) -> Linear:
+    def project(part: str) -> w.Linear:
         weight = c.tensor(f"{name}.W_{part}")  # [head, d_model, d_head]
-        return Linear(weight.transpose(1, 2), c.maybe(f"{name}.b_{part}"))
+        return w.Linear(weight.transpose(1, 2), c.maybe(f"{name}.b_{part}"))
 
     divisor = c.get("attn_scale", -1.0)
-    return Attention(
+    return w.Attention(
         project("Q"),
         project("K"),
         project("V"),
         # [head, d_head, d_model]: the heads lie one below the other.
-        Linear(c.tensor(f"{name}.W_O").flatten(0, 1).T, c.maybe(f"{name}.b_O")),
+        w.Linear(c.tensor(f"{name}.W_O").flatten(0, 1).T, c.maybe(f"{name}.b_O")),
         heads=heads,
         kv_heads=heads,
         d_head=d_head,
@@ -118,34 +106,34 @@ def _attention(c: Checkpoint, name: str) -> Attention:
     )
 
 
-def _activation(c: Checkpoint) -> Activation:
+def _activation(c: Checkpoint) -> w.Activation:
     solu = c.get("act_fn") in ("solu", "solu_ln")
-    return Activation("solu") if solu else c.activation("act_fn")
+    return w.Activation("solu") if solu else c.activation("act_fn")
 
 
-def _mlp(c: Checkpoint, name: str, activation: Activation) -> Mlp:
+def _mlp(c: Checkpoint, name: str, activation: w.Activation) -> w.Mlp:
     norm = None
     if c.get("act_fn") == "solu_ln":
         # Folding into W_out leaves a norm without weights, whatever the kind of the others.
         learned = _normalization(c) == "LN"
-        norm = _norm(c, f"{name}.ln") if learned else Norm("layer", _eps(c))
-    return Mlp(_right(c, name, "in"), _right(c, name, "out"), activation, norm=norm)
+        norm = _norm(c, f"{name}.ln") if learned else w.Norm("layer", _eps(c))
+    return w.Mlp(_right(c, name, "in"), _right(c, name, "out"), activation, norm=norm)
 
 
-def _norm(c: Checkpoint, name: str, rms: bool = False) -> Norm | None:
+def _norm(c: Checkpoint, name: str, rms: bool = False) -> w.Norm | None:
     """A norm by the config's word for all of them: LN, RMS, either without weights, or none."""
     eps = _eps(c)
     match _normalization(c):
         case None:
             return None
         case "LN" if not rms:
-            return Norm("layer", eps, c.tensor(f"{name}.w"), c.tensor(f"{name}.b"))
+            return w.Norm("layer", eps, c.tensor(f"{name}.w"), c.tensor(f"{name}.b"))
         case "LNPre" if not rms:
-            return Norm("layer", eps)
+            return w.Norm("layer", eps)
         case "LN" | "RMS":
-            return Norm("rms", eps, c.tensor(f"{name}.w"))
+            return w.Norm("rms", eps, c.tensor(f"{name}.w"))
         case _:
-            return Norm("rms", eps)
+            return w.Norm("rms", eps)
 
 
 def _normalization(c: Checkpoint) -> str | None:

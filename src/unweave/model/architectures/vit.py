@@ -1,22 +1,12 @@
 """ViT: a pre-norm encoder over image patches behind a class token."""
 
 from unweave.errors import UnweaveError
+from unweave.model import weights as w
 from unweave.model.architectures._encoder import attention, labels, unsupported
 from unweave.model.checkpoint import Architecture, Checkpoint, Tiny, architectures
-from unweave.model.weights import (
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Network,
-    Patches,
-    Stack,
-)
 
 
-def read(c: Checkpoint) -> Network:
+def read(c: Checkpoint) -> w.Network:
     root = c.root("vit.")
     heads, eps = c.get("num_attention_heads"), c.get("layer_norm_eps")
     activation = c.activation("hidden_act")
@@ -25,20 +15,20 @@ def read(c: Checkpoint) -> Network:
     for field in ("pooler_output_size", "pooler_act", "encoder_stride"):
         c.get(field, None)  # of parts that are not on the way to the output
 
-    def block(i: int) -> Block:
+    def block(i: int) -> w.Block:
         name = f"{root}layers.{i}"
         parts = ("q_proj", "k_proj", "v_proj", "o_proj")
         body = attention(c, f"{name}.attention", parts, heads)
-        mlp = Mlp(c.linear(f"{name}.mlp.fc1"), c.linear(f"{name}.mlp.fc2"), activation)
-        return Block(
+        mlp = w.Mlp(c.linear(f"{name}.mlp.fc1"), c.linear(f"{name}.mlp.fc2"), activation)
+        return w.Block(
             (
-                Branch(body, pre=c.norm(f"{name}.layernorm_before", "layer", eps)),
-                Branch(mlp, pre=c.norm(f"{name}.layernorm_after", "layer", eps)),
+                w.Branch(body, pre=c.norm(f"{name}.layernorm_before", "layer", eps)),
+                w.Branch(mlp, pre=c.norm(f"{name}.layernorm_after", "layer", eps)),
             )
         )
 
-    body = Stack(
-        Embedding(
+    body = w.Stack(
+        w.Embedding(
             positions=c.tensor(f"{root}embeddings.position_embeddings")[0],
             patches=_patches(c, f"{root}embeddings"),
         ),
@@ -47,24 +37,24 @@ def read(c: Checkpoint) -> Network:
     )
     match c.model_class:
         case "ViTForImageClassification":
-            head = Head((c.linear("classifier"),), first=True, labels=labels(c))
+            head = w.Head((c.linear("classifier"),), first=True, labels=labels(c))
         case "ViTModel":
             c.skip(rf"{root}pooler\..*")
-            head = Head()
+            head = w.Head()
         case _:
             raise unsupported(c, "ViTModel", "ViTForImageClassification")
-    return Network(body, head)
+    return w.Network(body, head)
 
 
-def _patches(c: Checkpoint, name: str) -> Patches:
+def _patches(c: Checkpoint, name: str) -> w.Patches:
     """A convolution that steps by its own size is a linear map of each patch."""
     kernel = c.tensor(f"{name}.patch_embeddings.projection.weight")
     size = c.get("patch_size")
     height, width = kernel.shape[2:]
     if height != width:
         raise UnweaveError(f"patch_size = {size!r} is not supported: expected square patches")
-    projection = Linear(kernel.flatten(1), c.maybe(f"{name}.patch_embeddings.projection.bias"))
-    return Patches(projection, height, c.tensor(f"{name}.cls_token")[0, 0])
+    projection = w.Linear(kernel.flatten(1), c.maybe(f"{name}.patch_embeddings.projection.bias"))
+    return w.Patches(projection, height, c.tensor(f"{name}.cls_token")[0, 0])
 
 
 _TINY = {

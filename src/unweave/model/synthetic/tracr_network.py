@@ -7,20 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from unweave.model import weights as w
 from unweave.model.synthetic import Edge, Wiring
 from unweave.model.synthetic.tracr_compile import Compiled, CraftPart, Matrix
-from unweave.model.weights import (
-    Activation,
-    Attention,
-    Block,
-    Branch,
-    Embedding,
-    Head,
-    Linear,
-    Mlp,
-    Network,
-    Stack,
-)
 from unweave.sites import Point, Site
 
 BESIDE = "beside "  # in front of the variables of the program that is not read
@@ -66,15 +55,15 @@ def _moved(part: CraftPart, site: Site, at: int, width: int) -> CraftPart:
     return CraftPart(site, reads, pad(part.writes.T).T)
 
 
-def network(program: Compiled) -> Network:
+def network(program: Compiled) -> w.Network:
     """The parts as records; a layer without heads gets one that does nothing."""
     d_head = max(m.shape[1] for p in program.parts for n, m in p.reads.items() if n != "in")
     blocks = tuple(_block(program, layer, d_head) for layer in range(program.layers))
-    stack = Stack(Embedding(program.tokens, positions=program.positions), blocks)
-    return Network(stack, Head((Linear(program.output),), labels=program.values))
+    stack = w.Stack(w.Embedding(program.tokens, positions=program.positions), blocks)
+    return w.Network(stack, w.Head((w.Linear(program.output),), labels=program.values))
 
 
-def _block(program: Compiled, layer: int, d_head: int) -> Block:
+def _block(program: Compiled, layer: int, d_head: int) -> w.Block:
     width = len(program.labels)
     heads = [part for part in program.parts if part.site.point == Point("z", layer)]
     count = max(1, len(heads))
@@ -85,11 +74,11 @@ def _block(program: Compiled, layer: int, d_head: int) -> Block:
         for name, matrix in part.reads.items():
             maps[name][unit, : matrix.shape[1]] = matrix.T
         out[:, unit, : len(part.writes)] = part.writes.T
-    attention = Attention(
-        Linear(maps["q"]),
-        Linear(maps["k"]),
-        Linear(maps["v"]),
-        Linear(out.flatten(1)),
+    attention = w.Attention(
+        w.Linear(maps["q"]),
+        w.Linear(maps["k"]),
+        w.Linear(maps["v"]),
+        w.Linear(out.flatten(1)),
         heads=count,
         kv_heads=count,
         d_head=d_head,
@@ -97,11 +86,11 @@ def _block(program: Compiled, layer: int, d_head: int) -> Block:
         causal=True,
     )
     mlps = [part for part in program.parts if part.site.point == Point("mlp", layer)]
-    branches = [Branch(attention)]
+    branches = [w.Branch(attention)]
     for part in mlps:
-        inp, back = Linear(part.reads["in"].T.contiguous()), Linear(part.writes.T.contiguous())
-        branches.append(Branch(Mlp(inp, back, Activation("relu"))))
-    return Block(tuple(branches))
+        inp, back = w.Linear(part.reads["in"].T.contiguous()), w.Linear(part.writes.T.contiguous())
+        branches.append(w.Branch(w.Mlp(inp, back, w.Activation("relu"))))
+    return w.Block(tuple(branches))
 
 
 def wiring(

@@ -8,16 +8,9 @@ All other heads are bystanders.
 
 import torch
 
-from unweave.model.synthetic import BOS, UNKNOWN, SyntheticModel, Wiring, synthetic_models
-from unweave.model.synthetic.wiring import (
-    Spaces,
-    WiredHead,
-    bystanders,
-    one_hot_embedding,
-    wired_network,
-)
+from unweave.model.synthetic import BOS, UNKNOWN, SyntheticModel, synthetic_models
+from unweave.model.synthetic.wiring import Spaces, WiredHead, bystanders, wired_network, wirings
 from unweave.model.weights import Network
-from unweave.sites import parse
 
 WORDS = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay", "kite", "lark")
 VOCABULARY = (BOS, *WORDS, UNKNOWN)
@@ -67,15 +60,13 @@ def induction_head(gain: float) -> WiredHead:
 
 
 def copying_network(spaces: Spaces, layers: list[list[WiredHead]]) -> Network:
-    """The network of these layers, with one-hot tokens and positions."""
-    vocab = len(VOCABULARY)
-    tokens, positions = one_hot_embedding(spaces, vocab, POSITIONS)
-    return wired_network(spaces, layers, tokens, positions, d_head=max(vocab, POSITIONS))
+    """The network of these layers, whose heads have room for a token or a position."""
+    return wired_network(spaces, layers, d_head=max(len(VOCABULARY), POSITIONS))
 
 
 def network() -> Network:
-    spaces, generator = copying_spaces(), torch.Generator().manual_seed(0)
-    layers = [bystanders(spaces, generator, len(VOCABULARY)) for _ in range(3)]
+    spaces = copying_spaces()
+    layers = bystanders(spaces, 3)
     layers[0].insert(1, shift_head())
     layers[1].insert(2, previous_head())
     layers[2].insert(0, induction_head(GAIN))
@@ -91,24 +82,7 @@ _EDGES = (
 )
 # Positions, and what is computed from them alone, are the same in every prompt of a length.
 _POSITIONAL = ("embed a0.h1.q", "embed a0.h1.k", "embed a0.h1.v", "a0.h1 a1.h2.q", "embed a1.h2.k")
-
-
-def by_ablation(found: Wiring, zero: Wiring) -> dict[str, Wiring]:
-    """What is needed under each ablation: under zero also what depends on positions alone."""
-    return {"mean": found, "counterfactual": found, "zero": zero}
-
-
-def wiring_of(nodes: str, edges: tuple[str, ...]) -> Wiring:
-    pairs = [edge.split() for edge in edges]
-    return Wiring(
-        tuple(parse(name) for name in nodes.split()),
-        tuple((parse(up), parse(down)) for up, down in pairs),
-    )
-
-
-WIRING = by_ablation(
-    wiring_of("a1.h2 a2.h0", _EDGES), wiring_of("a0.h1 a1.h2 a2.h0", _POSITIONAL + _EDGES)
-)
+WIRING = wirings("a1.h2 a2.h0", _EDGES, "a0.h1 a1.h2 a2.h0", _POSITIONAL + _EDGES)
 
 
 @synthetic_models.register("wired-induction")

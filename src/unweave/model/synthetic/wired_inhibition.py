@@ -10,14 +10,7 @@ All other heads are bystanders.
 import torch
 
 from unweave.model.synthetic import BOS, UNKNOWN, SyntheticModel, synthetic_models
-from unweave.model.synthetic.wired_induction import by_ablation, wiring_of
-from unweave.model.synthetic.wiring import (
-    Spaces,
-    WiredHead,
-    bystanders,
-    one_hot_embedding,
-    wired_network,
-)
+from unweave.model.synthetic.wiring import Spaces, WiredHead, bystanders, wired_network, wirings
 from unweave.model.weights import Network
 
 NAMES = ("Ann", "Bob", "Cat", "Dan", "Eve", "Fay", "Gus", "Hal", "Ivy", "Jim", "Kim", "Leo")
@@ -29,13 +22,12 @@ SHARPNESS, GAIN = 8.0, 4.0
 
 
 def network() -> Network:
-    vocab, generator = len(VOCABULARY), torch.Generator().manual_seed(0)
+    vocab = len(VOCABULARY)
     widths = {"token": vocab, "position": POSITIONS, "one": 1, "flag": 1, "end": 1}
     spaces = Spaces({**widths, "inhibited": vocab, "output": vocab, "junk": 8})
     to_token, one = torch.eye(vocab), torch.ones(1, 1)
     at_end, is_bos, is_name = (torch.zeros(size, 1) for size in (POSITIONS, vocab, vocab))
     at_end[END], is_bos[0], is_name[1 : len(NAMES) + 1] = 1.0, 1.0, 1.0
-    wide = vocab + POSITIONS + 1
 
     def beside(*parts: torch.Tensor | int) -> torch.Tensor:
         """Maps side by side in the head's dimensions; a number leaves so many empty."""
@@ -74,14 +66,13 @@ def network() -> Network:
         v={"token": to_token},
         out={"output": GAIN * to_token},
     )
-    layers = [bystanders(spaces, generator, vocab) for _ in range(3)]
+    layers = bystanders(spaces, 3)
     layers[0][1:2] = []  # four heads a layer
     layers[0].insert(0, duplicate)
     layers[0].append(marker)
     layers[1].insert(1, inhibition)
     layers[2].insert(2, mover)
-    tokens, positions = one_hot_embedding(spaces, vocab, POSITIONS, constant="one")
-    return wired_network(spaces, layers, tokens, positions, d_head=wide)
+    return wired_network(spaces, layers, d_head=vocab + POSITIONS + 1)
 
 
 _EDGES = (
@@ -102,12 +93,7 @@ _POSITIONAL = (
     "a0.h3 a1.h1.q",
     "embed a2.h2.q",  # the constant 1
 )
-
-
-WIRING = by_ablation(
-    wiring_of("a0.h0 a1.h1 a2.h2", _EDGES),
-    wiring_of("a0.h0 a0.h3 a1.h1 a2.h2", _EDGES + _POSITIONAL),
-)
+WIRING = wirings("a0.h0 a1.h1 a2.h2", _EDGES, "a0.h0 a0.h3 a1.h1 a2.h2", _EDGES + _POSITIONAL)
 
 
 @synthetic_models.register("wired-inhibition")

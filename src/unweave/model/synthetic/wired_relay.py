@@ -10,17 +10,9 @@ alone and a0.h1 through both: a search that takes the best node of a round needs
 faithfulness is ⅓, ⅔ and 1 on the way.
 """
 
-import torch
-
 from unweave.model.synthetic import BOS, UNKNOWN, SyntheticModel, synthetic_models
-from unweave.model.synthetic.wired_induction import GAIN, SHARPNESS, WORDS, by_ablation, wiring_of
-from unweave.model.synthetic.wiring import (
-    Spaces,
-    WiredHead,
-    bystanders,
-    one_hot_embedding,
-    wired_network,
-)
+from unweave.model.synthetic.wired_induction import GAIN, SHARPNESS, WORDS
+from unweave.model.synthetic.wiring import Spaces, bystanders, reading_head, wired_network, wirings
 from unweave.model.weights import Network
 
 VOCABULARY = (BOS, *WORDS, UNKNOWN)
@@ -29,28 +21,17 @@ FIRST, SECOND, THIRD = 1, 3, 5  # where A is said
 
 
 def network() -> Network:
-    vocab, generator = len(VOCABULARY), torch.Generator().manual_seed(0)
+    vocab = len(VOCABULARY)
     widths = {"token": vocab, "position": POSITIONS, "one": 1, "once": vocab, "twice": vocab}
     spaces = Spaces({**widths, "output": vocab, "junk": 8})
-    to_token = torch.eye(vocab)
-
-    def reader(position: int, *reads: str, out: str, gain: float = 1.0) -> WiredHead:
-        """Attends to one position and writes the sum of what it reads there."""
-        key = torch.zeros(POSITIONS, 1)
-        key[position] = 1.0
-        return WiredHead(
-            q={"one": torch.full((1, 1), SHARPNESS)},
-            k={"position": key},
-            v=dict.fromkeys(reads, to_token),
-            out={out: gain * to_token},
-        )
-
-    layers = [bystanders(spaces, generator, vocab) for _ in range(3)]
-    layers[0].insert(1, reader(FIRST, "token", out="once"))
-    layers[1].insert(2, reader(SECOND, "token", "once", out="twice"))
-    layers[2].insert(0, reader(THIRD, "token", "twice", out="output", gain=GAIN))
-    tokens, positions = one_hot_embedding(spaces, vocab, POSITIONS, constant="one")
-    return wired_network(spaces, layers, tokens, positions, d_head=vocab)
+    said_once = reading_head(spaces, FIRST, ["token"], "once", SHARPNESS)
+    said_twice = reading_head(spaces, SECOND, ["token", "once"], "twice", SHARPNESS)
+    answer = reading_head(spaces, THIRD, ["token", "twice"], "output", SHARPNESS, GAIN)
+    layers = bystanders(spaces, 3)
+    layers[0].insert(1, said_once)
+    layers[1].insert(2, said_twice)
+    layers[2].insert(0, answer)
+    return wired_network(spaces, layers, d_head=vocab)
 
 
 _HEADS = ("a0.h1", "a1.h2", "a2.h0")
@@ -62,9 +43,7 @@ _EDGES = (
 )
 # Positions and the constant 1 are the same in every prompt.
 _POSITIONAL = tuple(f"embed {head}.{part}" for head in _HEADS for part in "qk")
-WIRING = by_ablation(
-    wiring_of(" ".join(_HEADS), _EDGES), wiring_of(" ".join(_HEADS), _POSITIONAL + _EDGES)
-)
+WIRING = wirings(" ".join(_HEADS), _EDGES, " ".join(_HEADS), _POSITIONAL + _EDGES)
 
 
 @synthetic_models.register("wired-relay")

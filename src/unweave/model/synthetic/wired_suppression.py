@@ -16,15 +16,13 @@ from unweave.model.synthetic.wired_induction import (
     POSITIONS,
     SHARPNESS,
     VOCABULARY,
-    by_ablation,
     copying_network,
     copying_spaces,
     induction_head,
     previous_head,
     shift_head,
-    wiring_of,
 )
-from unweave.model.synthetic.wiring import WiredHead, bystanders
+from unweave.model.synthetic.wiring import WiredHead, bystanders, wirings
 from unweave.model.weights import Network
 
 HELD_BACK = 1.5  # of a gain of 4
@@ -43,8 +41,8 @@ def echo_head(gain: float) -> WiredHead:
 
 
 def network() -> Network:
-    spaces, generator = copying_spaces(), torch.Generator().manual_seed(0)
-    layers = [bystanders(spaces, generator, len(VOCABULARY)) for _ in range(4)]
+    spaces = copying_spaces()
+    layers = bystanders(spaces, 4)
     layers[0].insert(1, shift_head())
     layers[1].insert(2, previous_head())
     for layer in layers[2:]:
@@ -85,10 +83,8 @@ _POSITIONAL = (
     "embed a3.h3.q",
     "embed a3.h3.k",
 )
-WIRING = by_ablation(
-    wiring_of("a1.h2 a2.h0 a2.h3 a3.h1 a3.h3", _EDGES),
-    wiring_of("a0.h1 a1.h2 a2.h0 a2.h3 a3.h1 a3.h3", _POSITIONAL + _EDGES),
-)
+_NODES = "a1.h2 a2.h0 a2.h3 a3.h1 a3.h3"
+WIRING = wirings(_NODES, _EDGES, f"a0.h1 {_NODES}", _POSITIONAL + _EDGES)
 
 
 @synthetic_models.register("wired-suppression")

@@ -1,6 +1,8 @@
 """Parts for wiring attention by hand: a residual stream of named one-hot spaces, and heads on it.
 
-There are no norms and no MLPs, so every number of a run can be worked out on paper.
+There are no norms and no MLPs, so every number of a run can be worked out on paper. Four names of
+spaces have a meaning: `token` and `position` hold the embedding, `one`, if there, is always 1, and
+the logits are `output`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unweave.model.synthetic import Wiring
 from unweave.model.weights import Attention, Block, Branch, Embedding, Head, Linear, Network, Stack
+from unweave.sites import parse
 
 Matrix = Float[Tensor, "_ _"]  # [d_in, d_out], of any size: a record holds several
 
@@ -72,11 +76,10 @@ def wired_attention(spaces: Spaces, heads: Sequence[WiredHead], d_head: int) -> 
 def wired_network(
     spaces: Spaces,
     layers: Sequence[Sequence[WiredHead]],
-    tokens: Float[Tensor, "vocab d_model"],
-    positions: Float[Tensor, "position d_model"],
     d_head: int,
 ) -> Network:
-    """An attention-only network whose logits are the space `output`."""
+    """An attention-only network on one-hot tokens and positions."""
+    tokens, positions = one_hot_embedding(spaces)
     blocks = tuple(Block((Branch(wired_attention(spaces, heads, d_head)),)) for heads in layers)
     unembed = torch.zeros(len(tokens), spaces.width)
     unembed[:, spaces.at("output")] = torch.eye(len(tokens))
@@ -85,18 +88,39 @@ def wired_network(
 
 
 def one_hot_embedding(
-    spaces: Spaces, vocab: int, positions: int, constant: str | None = None
+    spaces: Spaces,
 ) -> tuple[Float[Tensor, "vocab d_model"], Float[Tensor, "position d_model"]]:
-    """Tokens and positions as unit vectors; `constant` is a space of width 1 that is always 1."""
+    """Tokens and positions as unit vectors."""
+    vocab, positions = spaces.widths["token"], spaces.widths["position"]
     tokens, places = torch.zeros(vocab, spaces.width), torch.zeros(positions, spaces.width)
     tokens[:, spaces.at("token")] = torch.eye(vocab)
     places[:, spaces.at("position")] = torch.eye(positions)
-    if constant is not None:
-        tokens[:, spaces.at(constant)] = 1.0
+    if "one" in spaces.widths:
+        tokens[:, spaces.at("one")] = 1.0
     return tokens, places
 
 
-def bystanders(spaces: Spaces, generator: torch.Generator, vocab: int) -> list[WiredHead]:
+def reading_head(
+    spaces: Spaces, position: int, reads: Sequence[str], out: str, sharpness: float, gain: float = 1
+) -> WiredHead:
+    """A head that attends to one position and writes the sum of what it reads there."""
+    key, to_token = torch.zeros(spaces.widths["position"], 1), torch.eye(spaces.widths["token"])
+    key[position] = 1.0
+    return WiredHead(
+        q={"one": torch.full((1, 1), sharpness)},
+        k={"position": key},
+        v=dict.fromkeys(reads, to_token),
+        out={out: gain * to_token},
+    )
+
+
+def bystanders(spaces: Spaces, layers: int) -> list[list[WiredHead]]:
+    """Layers with nothing but bystanders, the same in every run."""
+    generator = torch.Generator().manual_seed(0)
+    return [_bystanders(spaces, generator) for _ in range(layers)]
+
+
+def _bystanders(spaces: Spaces, generator: torch.Generator) -> list[WiredHead]:
     """Heads that look busy and answer nothing, three kinds of them.
 
     One mixes tokens into a space that only its like read; one passes on what it finds there; one
@@ -106,7 +130,7 @@ def bystanders(spaces: Spaces, generator: torch.Generator, vocab: int) -> list[W
     def noise(space: str, size: int) -> Matrix:
         return torch.randn(spaces.widths[space], size, generator=generator) / 2
 
-    size = spaces.widths["junk"]
+    size, vocab = spaces.widths["junk"], spaces.widths["token"]
     first = WiredHead(
         q={"token": noise("token", size), "position": noise("position", size)},
         k={"token": noise("token", size), "position": noise("position", size)},
@@ -121,3 +145,20 @@ def bystanders(spaces: Spaces, generator: torch.Generator, vocab: int) -> list[W
     )
     whisper = WiredHead(v={"token": torch.eye(vocab)}, out={"output": 0.05 * torch.eye(vocab)})
     return [first, second, whisper]
+
+
+def wirings(
+    nodes: str, edges: Sequence[str], zero_nodes: str, zero_edges: Sequence[str]
+) -> dict[str, Wiring]:
+    """What is needed under each ablation: under zero also what depends on positions alone."""
+    found, zero = _wiring(nodes, edges), _wiring(zero_nodes, zero_edges)
+    return {"mean": found, "counterfactual": found, "zero": zero}
+
+
+def _wiring(nodes: str, edges: Sequence[str]) -> Wiring:
+    """Reads "a0.h1 a1.h2" and ("a0.h1 a1.h2.k", …)."""
+    pairs = [edge.split() for edge in edges]
+    return Wiring(
+        tuple(parse(name) for name in nodes.split()),
+        tuple((parse(up), parse(down)) for up, down in pairs),
+    )
