@@ -67,8 +67,9 @@ def test_idle_nodes_replace_nothing_in_a_circuit_above_one() -> None:
     problem = Experiment.set_up(how, load("wired-suppression")).discovery
     known = find_task("wired-suppression").known_circuit("wired-suppression")
     assert known is not None
-    effects = problem.flipped(known.nodes, known.nodes).mean(1) - problem.metric([known.nodes]).mean()
-    circuit = tuple(n for n, gain in zip(known.nodes, effects.tolist(), strict=True) if gain < 0)
+    whole, without = problem.metric([known.nodes]).mean(), problem.flipped(known.nodes, known.nodes)
+    gains = (without.mean(1) - whole).tolist()
+    circuit = tuple(node for node, gain in zip(known.nodes, gains, strict=True) if gain < 0)
     assert faithfulness(problem, circuit) > 1.05
     idle = [node for node in problem.nodes if node not in set(known.nodes)]
     found = certainty(problem, circuit, idle[:4], price=0.01)
