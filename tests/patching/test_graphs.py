@@ -135,16 +135,20 @@ def test_flips_and_gradients_of_captured_runs(captured) -> None:
         assert_close(measured, plain[2])
 
 
-def test_the_search_finds_the_same_circuit(captured) -> None:
+@pytest.mark.parametrize("search", list(searches))
+def test_every_search_finds_the_same_circuit(captured, search) -> None:
     how, device = captured
     problem = problem_on(device, rows=4)
-    found = scores["eap"].run(problem)
+    found, options = scores["eap"].run(problem), {}
+    if "rounds" in searches[search].options:
+        options["rounds"] = 1
     with capturing(False):
-        eager = searches["eliminate"].run(problem, found, {"rounds": 1})
+        eager = searches[search].run(problem, found, options)
     with capturing(how):
-        fast = searches["eliminate"].run(problem, found, {"rounds": 1})
+        fast = searches[search].run(problem, found, options)
     assert fast.circuit == eager.circuit
-    assert [s.removed for s in fast.rounds[0].steps] == [s.removed for s in eager.rounds[0].steps]
+    for one, other in zip(fast.rounds, eager.rounds, strict=True):
+        assert [step.removed for step in one.steps] == [step.removed for step in other.steps]
 
 
 def test_a_replay_costs_what_its_circuits_cost(captured) -> None:

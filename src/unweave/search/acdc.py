@@ -27,6 +27,7 @@ from unweave.model.model import Model
 from unweave.options import Option, Options
 from unweave.patching.circuits import run_circuits
 from unweave.patching.edges import run_edges
+from unweave.patching.graphs import capturing
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.problem import Problem, Runs
 from unweave.scores.score import edge_scores
@@ -80,7 +81,8 @@ def divergence(model: Model, batch: Batch, ablation: Ablation) -> Batch:
     old = batch.readout
     fields = (old.metric, old.answers, old.distractors, old.read)
     kept = _Logits(*fields, [])
-    run_circuits(model, replace(batch, readout=kept), [()], [], ablation)
+    with capturing(False):  # a replayed run would keep nothing
+        run_circuits(model, replace(batch, readout=kept), [()], [], ablation)
     full = torch.cat(kept.kept).log_softmax(-1)
     return replace(batch, readout=Divergence(*fields, full))
 
