@@ -220,7 +220,7 @@ class Decompose:
         before = (index < 0).reshape(*index.shape, *(1,) * (rel.ndim - 3))
         return Split(rel.masked_fill(before, 0.0), out)
 
-    def heads(self, w: Attention, layer: int, stack: StackName) -> None:
+    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> None:
         return None
 
     def complete(

@@ -82,7 +82,7 @@ class Algebra(Protocol[V]):
         """Past the last use of other positions: keeps those that are read."""
         ...
 
-    def heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
+    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
         """The heads of an attention whose z has to be computed; None for all of them."""
         ...
 
@@ -253,7 +253,7 @@ class Plain:
     def cut(self, x: Tensor) -> Tensor:
         return x
 
-    def heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
+    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
         return None
 
     def complete(

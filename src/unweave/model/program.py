@@ -165,7 +165,7 @@ def _stack_stages(
 def _only_read(ops: Algebra[V], stack: Stack, layer: int, name: StackName) -> bool:
     """Whether no head from a layer on is computed: only what is read there is used any more."""
     later = (
-        ops.heads(branch.body, i, name)
+        ops.needed_heads(branch.body, i, name)
         for i in reversed(range(layer, len(stack.blocks)))
         for branch in stack.blocks[i].branches
         if isinstance(branch.body, Attention)
@@ -234,7 +234,7 @@ def attention(
 ) -> V:
     """q, k, v → pattern → z → output projection; keys and values come from `memory`."""
 
-    heads, point = ops.heads(w, layer, stack), head_point("z", layer, stack, w.cross)
+    heads, point = ops.needed_heads(w, layer, stack), head_point("z", layer, stack, w.cross)
     if heads is None:
         z = ops.at(_mixed(ops, w, x, memory, context, context.scorings[w], layer, stack), point)
         if cuts:

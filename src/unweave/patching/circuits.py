@@ -41,7 +41,7 @@ class Patch(Plain):
     reads: Int[Tensor, "row n"] | None = None
     left: Int[Tensor, "row n"] | None = None
 
-    def heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
+    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
         """Those that any circuit keeps anywhere, where they can be computed without the others.
 
         Half of them or more gain little. To look at a mask a GPU would have to be waited for.
