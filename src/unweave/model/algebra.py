@@ -86,9 +86,7 @@ class Algebra(Protocol[V]):
         """The heads of an attention whose z has to be computed; None for all of them."""
         ...
 
-    def complete(
-        self, z: V | None, heads: tuple[int, ...], w: Attention, x: V, point: Point
-    ) -> V:
+    def complete(self, z: V | None, heads: tuple[int, ...], w: Attention, x: V, point: Point) -> V:
         """The output of an attention of which only some heads were computed.
 
         Args:

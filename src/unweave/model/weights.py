@@ -177,7 +177,9 @@ class Attention:
             keys = shared  # a group of another size than the others: each head has its own key
 
         def index(units: Sequence[int]) -> Tensor:
-            return (torch.tensor(units)[:, None] * self.d_head + torch.arange(self.d_head)).flatten()
+            return (
+                torch.tensor(units)[:, None] * self.d_head + torch.arange(self.d_head)
+            ).flatten()
 
         matrix = self.out.matrix
         return replace(

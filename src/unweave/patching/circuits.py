@@ -98,7 +98,7 @@ class Patch(Plain):
         self,
         x: Tensor,
         keep: Bool[Tensor, "circuit #batch #position unit"],
-        base: Float[Tensor, "batch position *unit"],
+        base: Float[Tensor, "batch left *unit"],
     ) -> Tensor:
         rows, left = x.unflatten(0, (-1, self.batch)), self._left
         if left is not None and keep.shape[2] > 1:
