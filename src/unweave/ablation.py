@@ -5,7 +5,7 @@ distribution at the same position of the same template, or the paired counterfac
 own activation (docs/method.md §6).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -62,6 +62,12 @@ class Ablation:
                 "with paired prompts of one length, or 'zero'"
             )
         return values
+
+    def mapped(self, point: Point, f: Callable[[Tensor], Tensor]) -> "Ablation":
+        """A function of the values of one point, each row of them once; 0 stays 0."""
+        if point not in self.values:
+            return self
+        return replace(self, values={point: f(self.values[point])})
 
     def check_finite(self) -> None:
         """Raises `NotFiniteError` where a value is NaN or infinite."""

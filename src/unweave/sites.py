@@ -21,6 +21,7 @@ from unweave.errors import UnweaveError
 Kind = Literal[
     "embed", "resid", "q", "k", "v", "z", "cq", "ck", "cv", "cz", "neuron", "mlp", "logits"
 ]
+StackName = Literal["", "enc"]
 OTHER = "other"  # the position that stands for every token without a name
 HEAD_KINDS: frozenset[str] = frozenset({"q", "k", "v", "z", "cq", "ck", "cv", "cz"})
 

@@ -44,15 +44,24 @@ def test_a_backward_pass_counts_twice(problem):
 
 
 def test_flips_start_at_their_layer(problem):
-    """A node of the last of n blocks costs 1/n of a pass, beside the circuit's own run."""
+    """A node of the last of n blocks costs 1/n of a pass, beside the circuit's own run up to it."""
     blocks = len(problem.model.network.body.blocks)
     last = [node for node in problem.nodes if node.point.layer == blocks - 1]
     first = [node for node in problem.nodes if node.point.layer == 0]
     assert passes(problem, lambda: problem.flipped(problem.nodes, last)) == pytest.approx(
-        1 + len(last) / blocks
+        (blocks - 1) / blocks + len(last) / blocks
     )
     assert passes(problem, lambda: problem.flipped(problem.nodes, first)) == pytest.approx(
-        1 + len(first)
+        len(first)
+    )
+
+
+def test_past_the_last_kept_head_only_what_is_read_is_run(problem):
+    heads = Problem(problem.model, problem.batch, tuple(problem.model.heads()), problem.ablation)
+    blocks = len(problem.model.network.body.blocks)
+    assert passes(heads, lambda: heads.metric([()])) == pytest.approx(1 / LENGTH)
+    assert passes(heads, lambda: heads.metric([heads.nodes[:1], ()])) == pytest.approx(
+        2 * (1 + (blocks - 1) / LENGTH) / blocks
     )
 
 
@@ -76,8 +85,8 @@ def test_a_third_of_the_prompts_costs_a_third(problem):
 
 def test_meters_nest(problem):
     with metered() as outer:
-        problem.metric([()])
+        problem.metric([problem.nodes])
         with metered() as inner:
-            problem.metric([()])
-    problem.metric([()])
+            problem.metric([problem.nodes])
+    problem.metric([problem.nodes])
     assert outer.tokens == 2 * inner.tokens == 2 * forward_tokens(problem.model, problem.batch)

@@ -25,8 +25,8 @@ from unweave.model.algebra import (
     pattern_of,
     rotate_pairs,
 )
-from unweave.model.weights import Activation, Linear, Norm
-from unweave.sites import Point
+from unweave.model.weights import Activation, Attention, Linear, Norm
+from unweave.sites import Point, StackName
 
 Positions = Int[Tensor, "batch n"]
 Visit = Callable[[Split, Point, "Positions | None"], Split]
@@ -219,6 +219,14 @@ class Decompose:
         rel = gather_positions(x.rel, index.clamp(min=0), 1)
         before = (index < 0).reshape(*index.shape, *(1,) * (rel.ndim - 3))
         return Split(rel.masked_fill(before, 0.0), out)
+
+    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> None:
+        return None
+
+    def complete(
+        self, z: Split | None, heads: tuple[int, ...], w: Attention, x: Split, point: Point
+    ) -> Split:
+        raise NotImplementedError  # every head is computed
 
     def at(self, x: Split, point: Point) -> Split:
         return self.visit(x, point, self.left)

@@ -4,7 +4,8 @@ The program (`program.py`) is written once over an `Algebra[V]`. `Plain` compute
 other algebras carry a relevant part along, or replace activations at named points.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -13,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from unweave.model.products import linear
-from unweave.model.weights import Activation, Linear, Norm
-from unweave.sites import Point
+from unweave.model.weights import Activation, Attention, Linear, Norm
+from unweave.sites import Point, StackName
 
 V = TypeVar("V")
 
@@ -30,6 +31,10 @@ class Scoring:
     mask: Bool[Tensor, "#batch 1 query key"]
     bias: Float[Tensor, "#batch head query key"] | None = None
     softcap: float | None = None
+
+    def only(self, heads: Sequence[int]) -> "Scoring":
+        """The scoring of some heads."""
+        return replace(self, bias=None if self.bias is None else self.bias[:, list(heads)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +79,21 @@ class Algebra(Protocol[V]):
         ...
 
     def cut(self, x: V) -> V:
-        """In the last block, past the last use of other positions: keeps those that are read."""
+        """Past the last use of other positions: keeps those that are read."""
+        ...
+
+    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
+        """The heads of an attention whose z has to be computed; None for all of them."""
+        ...
+
+    def complete(self, z: V | None, heads: tuple[int, ...], w: Attention, x: V, point: Point) -> V:
+        """The output of an attention of which only some heads were computed.
+
+        Args:
+            z: Of these heads; None where there are none.
+            w: The record of all heads.
+            x: What it reads, at the positions of z.
+        """
         ...
 
     def at(self, x: V, point: Point) -> V:
@@ -231,6 +250,14 @@ class Plain:
 
     def cut(self, x: Tensor) -> Tensor:
         return x
+
+    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
+        return None
+
+    def complete(
+        self, z: Tensor | None, heads: tuple[int, ...], w: Attention, x: Tensor, point: Point
+    ) -> Tensor:
+        raise NotImplementedError  # every head is computed
 
     def at(self, x: Tensor, point: Point) -> Tensor:
         return x

@@ -1,9 +1,8 @@
 """One head, one MLP or the logits alone: what it puts out, given what each of its inputs reads."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -43,10 +42,9 @@ def head_part(model: Model, inputs: Inputs, site: Site) -> Part:
     whole = branch.body
     assert isinstance(whole, Attention)
     context = prepare(stack, inputs.mask, whole.out.weight.dtype)
-    one = _one_head(whole, unit)
+    one = whole.only([unit])
     scoring = context.scorings[whole]
-    bias = None if scoring.bias is None else scoring.bias[:, unit : unit + 1]
-    alone = Context({one: replace(scoring, bias=bias)}, context.rotary)
+    alone = Context({one: scoring.only([unit])}, context.rotary)
 
     def part(streams: Mapping[str, Residual]) -> Residual:
         normed = {name: _normed(x, branch.pre) for name, x in streams.items()}
@@ -84,22 +82,3 @@ def _branch(model: Model, layer: int, kind: type) -> Branch:
 
 def _normed(x: Tensor, norm: Norm | None) -> Tensor:
     return x if norm is None else normalise(x, norm)
-
-
-def _one_head(w: Attention, unit: int) -> Attention:
-    """The record of one head; heads that share a key keep it."""
-    shared = unit // (w.heads // w.kv_heads)
-
-    def rows(x: Linear, number: int) -> Linear:
-        return x.rows(torch.arange(number * w.d_head, (number + 1) * w.d_head))
-
-    out = Linear(w.out.matrix[:, unit * w.d_head : (unit + 1) * w.d_head])
-    return replace(
-        w,
-        q=rows(w.q, unit),
-        k=rows(w.k, shared),
-        v=rows(w.v, shared),
-        out=out,
-        heads=1,
-        kv_heads=1,
-    )

@@ -6,7 +6,7 @@ to stream. `run` folds over them; the decomposition engine drives them one by on
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, Literal
+from typing import Generic
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unweave.cost import spend
-from unweave.model.algebra import Algebra, Plain, RotaryTable, V, normalise
+from unweave.model.algebra import Algebra, Plain, RotaryTable, Scoring, V, normalise
 from unweave.model.positions import Context, prepare, token_positions
 from unweave.model.products import linear
 from unweave.model.weights import (
@@ -29,9 +29,7 @@ from unweave.model.weights import (
     Norm,
     Stack,
 )
-from unweave.sites import Point, head_point
-
-StackName = Literal["", "enc"]
+from unweave.sites import Point, StackName, head_point
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +66,15 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False)
 class Stream(Generic[V]):
-    """What one stage hands to the next: the residual stream, and the encoder's output."""
+    """What one stage hands to the next: the residual stream, and the encoder's output.
+
+    Args:
+        cut: Whether the stream holds only the positions that are read.
+    """
 
     x: V
     memory: V | None = None
+    cut: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +138,13 @@ def _stack_stages(
         return Stream(x, None if stream is None else stream.x)
 
     def at_block(i: int) -> Callable:
-        return lambda ops, s: block(ops, stack.blocks[i], s, context, i, name, last_block=i == end)
+        def apply(ops: Algebra[V], stream: Stream[V]) -> Stream[V]:
+            stream = replace(stream, x=ops.at(stream.x, Point("resid", i, name)))
+            if last and not stream.cut and _only_read(ops, stack, i, name):
+                stream = replace(stream, x=ops.cut(stream.x), cut=True)
+            return block(ops, stack.blocks[i], stream, context, i, name, last_block=i == end)
+
+        return apply
 
     def finish(ops: Algebra[V], stream: Stream[V] | None) -> Stream[V]:
         assert stream is not None
@@ -153,6 +162,17 @@ def _stack_stages(
     ]
 
 
+def _only_read(ops: Algebra[V], stack: Stack, layer: int, name: StackName) -> bool:
+    """Whether no head from a layer on is computed: only what is read there is used any more."""
+    later = (
+        ops.needed_heads(branch.body, i, name)
+        for i in reversed(range(layer, len(stack.blocks)))
+        for branch in stack.blocks[i].branches
+        if isinstance(branch.body, Attention)
+    )
+    return all(heads == () for heads in later)
+
+
 def block(
     ops: Algebra[V],
     w: Block,
@@ -164,15 +184,15 @@ def block(
 ) -> Stream[V]:
     """`x ← after(x + post(body(pre(x))))` for each branch, or all branches from one x."""
     spend(_tokens(stream.x))
-    x = entry = ops.at(stream.x, Point("resid", layer, stack))
+    x = entry = stream.x
     # Other positions are last used as keys and values of the last attention of the last block.
     uncut = sum(isinstance(b.body, Attention) for b in w.branches) if last_block else 0
-    is_cut = False
+    is_cut = stream.cut
     for branch in w.branches:
         source = entry if w.parallel else x
         if isinstance(branch.body, Attention):
             uncut -= 1
-            cuts = last_block and uncut == 0
+            cuts = last_block and uncut == 0 and not is_cut
             y = source if branch.pre is None else ops.norm(source, branch.pre, "attention.pre")
             memory = stream.memory if branch.body.cross else y
             assert memory is not None
@@ -181,7 +201,7 @@ def block(
                 x, is_cut = ops.cut(x), True
             place = "attention"
         else:
-            if w.parallel and is_cut:
+            if w.parallel and is_cut and not stream.cut:
                 source = ops.cut(source)
             y = source if branch.pre is None else ops.norm(source, branch.pre, "mlp.pre")
             y = mlp(ops, branch.body, y, layer, stack)
@@ -193,7 +213,7 @@ def block(
         x = ops.add(x, y, f"{place}.add")
         if branch.after is not None:
             x = ops.norm(x, branch.after, f"{place}.after")
-    return replace(stream, x=x)
+    return replace(stream, x=x, cut=is_cut)
 
 
 def _tokens(x: object) -> int:
@@ -214,6 +234,33 @@ def attention(
 ) -> V:
     """q, k, v → pattern → z → output projection; keys and values come from `memory`."""
 
+    heads, point = ops.needed_heads(w, layer, stack), head_point("z", layer, stack, w.cross)
+    if heads is None:
+        z = ops.at(_mixed(ops, w, x, memory, context, context.scorings[w], layer, stack), point)
+        if cuts:
+            z = ops.cut(z)
+        return ops.linear(ops.merge_heads(z), w.out, "attention.out")
+    z = None
+    if heads:
+        some, scoring = w.only(heads), context.scorings[w].only(heads)
+        z = _mixed(ops, some, x, memory, context, scoring, layer, stack)
+    if cuts:
+        z, x = None if z is None else ops.cut(z), ops.cut(x)
+    return ops.complete(z, heads, w, x, point)
+
+
+def _mixed(
+    ops: Algebra[V],
+    w: Attention,
+    x: V,
+    memory: V,
+    context: Context,
+    scoring: Scoring,
+    layer: int,
+    stack: StackName,
+) -> V:
+    """z: what each head mixes from the values of its keys."""
+
     def point(part: str) -> Point:
         return head_point(part, layer, stack, w.cross)
 
@@ -223,10 +270,7 @@ def attention(
     if w.rotary is not None:
         table: RotaryTable = context.rotary[w.rotary]
         q, k = ops.rotate(q, table), ops.rotate(k, table)
-    z = ops.at(ops.attend(q, k, v, context.scorings[w]), point("z"))
-    if cuts:
-        z = ops.cut(z)
-    return ops.linear(ops.merge_heads(z), w.out, "attention.out")
+    return ops.attend(q, k, v, scoring)
 
 
 def _project(

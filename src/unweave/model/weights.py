@@ -6,7 +6,7 @@ does is said by which records it fills in, and in which order; the program only 
 Records compare and hash by identity (`eq=False`), since tensors have no cheap equality.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -159,6 +159,38 @@ class Attention:
     q_norm: Norm | None = None
     k_norm: Norm | None = None
     bias: Alibi | RelativeBias | None = None
+
+    @property
+    def by_head(self) -> bool:
+        """Whether heads do not see each other before they are added up."""
+        norms = [norm for norm in (self.q_norm, self.k_norm) if norm is not None]
+        return all(n.weight is not None and len(n.weight) == self.d_head for n in norms)
+
+    def only(self, heads: Sequence[int]) -> "Attention":
+        """The record of some heads, in ascending order; those that share a key keep it.
+
+        The bias of the output projection belongs to no head and is left out.
+        """
+        shared = [head // (self.heads // self.kv_heads) for head in heads]
+        keys = sorted(set(shared))
+        if len({shared.count(key) for key in keys}) > 1:
+            keys = shared  # a group of another size than the others: each head has its own key
+
+        def index(units: Sequence[int]) -> Tensor:
+            return (
+                torch.tensor(units)[:, None] * self.d_head + torch.arange(self.d_head)
+            ).flatten()
+
+        matrix = self.out.matrix
+        return replace(
+            self,
+            q=self.q.rows(index(heads)),
+            k=self.k.rows(index(keys)),
+            v=self.v.rows(index(keys)),
+            out=Linear(matrix[:, index(heads).to(matrix.device)]),
+            heads=len(heads),
+            kv_heads=len(keys),
+        )
 
 
 @dataclass(frozen=True, eq=False)

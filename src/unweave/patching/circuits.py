@@ -12,10 +12,12 @@ from unweave.batch import Batch, Readout
 from unweave.cost import weighted
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
+from unweave.model.products import linear
 from unweave.model.program import Inputs, run
+from unweave.model.weights import Attention
 from unweave.patching.graphs import captures, replayed, room
 from unweave.progress import progress
-from unweave.sites import Point, Site
+from unweave.sites import Point, Site, StackName, head_point
 
 # Tokens (circuits × examples × positions) in one forward pass.
 _CPU_TOKENS, _GPU_TOKENS = 1 << 11, 1 << 16
@@ -39,6 +41,43 @@ class Patch(Plain):
     reads: Int[Tensor, "row n"] | None = None
     left: Int[Tensor, "row n"] | None = None
 
+    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
+        """Those that any circuit keeps anywhere, where they can be computed without the others.
+
+        Half of them or more gain little. To look at a mask a GPU would have to be waited for.
+        """
+        z, *inputs = (head_point(part, layer, stack, w.cross) for part in "zqkv")
+        keep = self.keep.get(z)
+        if keep is None or keep.device.type != "cpu" or any(p in self.keep for p in inputs):
+            return None
+        kept = tuple(keep.flatten(0, -2).any(0).nonzero().flatten().tolist())
+        some = 2 * len(kept) <= w.heads and (w.by_head or not kept)
+        return kept if some else None
+
+    def complete(
+        self, z: Tensor | None, heads: tuple[int, ...], w: Attention, x: Tensor, point: Point
+    ) -> Tensor:
+        """`W_kept · (kept z or its ablation) + W_others · (their ablation) + b`.
+
+        What the others write is the same for every circuit, and for prompts that share an ablation.
+        """
+        chosen = list(heads)
+
+        def written(values: Tensor) -> Tensor:
+            others = values.clone()
+            others[..., chosen, :] = 0.0
+            return linear(others.flatten(-2), w.out.matrix)
+
+        example, left = x.unflatten(0, (-1, self.batch))[0], self._left
+        y = self.ablation.mapped(point, written).at(point, example, left)
+        y = y if w.out.offset is None else y + w.out.offset
+        if z is None:
+            return y.repeat(len(x) // self.batch, 1, 1)
+        own = self.ablation.mapped(point, lambda values: values[..., chosen, :])
+        z = self._kept(z, self.keep[point][..., chosen], own.at(point, z[: self.batch], left))
+        matrix = w.out.matrix.unflatten(1, (w.heads, -1))[:, chosen].flatten(1)
+        return (linear(z.flatten(-2), matrix).unflatten(0, (-1, self.batch)) + y).flatten(0, 1)
+
     def cut(self, x: Tensor) -> Tensor:
         if self.reads is None:
             return x
@@ -49,9 +88,19 @@ class Patch(Plain):
         keep = self.keep.get(point)
         if keep is None:
             return x
-        left = None if self.left is None else self.left[: self.batch]
-        rows = x.unflatten(0, (-1, self.batch))
-        base = self.ablation.at(point, rows[0], left)
+        return self._kept(x, keep, self.ablation.at(point, x[: self.batch], self._left))
+
+    @property
+    def _left(self) -> Int[Tensor, "batch n"] | None:
+        return None if self.left is None else self.left[: self.batch]
+
+    def _kept(
+        self,
+        x: Tensor,
+        keep: Bool[Tensor, "circuit #batch #position unit"],
+        base: Float[Tensor, "batch left *unit"],
+    ) -> Tensor:
+        rows, left = x.unflatten(0, (-1, self.batch)), self._left
         if left is not None and keep.shape[2] > 1:
             examples = torch.arange(self.batch, device=x.device)[:, None]
             keep = keep.expand(-1, self.batch, -1, -1)[:, examples, left]

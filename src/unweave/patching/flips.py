@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -80,7 +81,7 @@ def _joined(by_stage: Mapping[int, Sequence[int]], few: int) -> list[tuple[int, 
 
 
 class _Runs:
-    """The circuit's own run over some examples, kept stage by stage."""
+    """The circuit's own run over some examples, kept stage by stage as far as it is asked for."""
 
     def __init__(
         self,
@@ -94,11 +95,9 @@ class _Runs:
         self.points, self.ablation = points, ablation
         self.reads = read_positions(model, batch)
         self.stages: dict[int, list[Stage]] = {}
-        self.entering: list[Stream[Tensor] | None] = []
-        ops, stream = self._patch([circuit]), None
-        for stage in self._stages(1):
-            self.entering.append(stream)
-            stream = stage.apply(ops, stream)
+        self.entering: list[Stream[Tensor] | None] = [None]
+        # A change may need positions that the circuit itself does not: all of them are kept.
+        self.own = replace(self._patch([circuit]), reads=None)
 
     def by_stage(self, nodes: Sequence[Site]) -> dict[int, list[int]]:
         """Numbers of the nodes by the stage in which they lie."""
@@ -115,7 +114,7 @@ class _Runs:
 
     def flipped(self, begin: int, nodes: Sequence[Site]) -> Float[Tensor, "node batch"]:
         circuits = [tuple(self.circuit ^ {node}) for node in nodes]
-        ops, entering = self._patch(circuits), self.entering[begin]
+        ops, entering = self._patch(circuits), self._entering(begin)
         stream = None
         if entering is not None:
             stream = Stream(_repeat(entering.x, len(nodes)), _maybe(entering.memory, len(nodes)))
@@ -123,6 +122,11 @@ class _Runs:
             stream = stage.apply(ops, stream)
         assert stream is not None
         return self.batch.readout.measure(stream.x[:, 0].unflatten(0, (len(nodes), -1)))
+
+    def _entering(self, stage: int) -> Stream[Tensor] | None:
+        for one in self._stages(1)[len(self.entering) - 1 : stage]:
+            self.entering.append(one.apply(self.own, self.entering[-1]))
+        return self.entering[stage]
 
     def _patch(self, circuits: Sequence[tuple[Site, ...]]) -> Patch:
         keep = keep_masks(circuits, self.points, self.model, self.batch)

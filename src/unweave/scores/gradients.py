@@ -13,11 +13,11 @@ from unweave.cost import with_backward
 from unweave.model.algebra import Plain
 from unweave.model.model import Model
 from unweave.model.program import Stream, stages
-from unweave.model.weights import Norm
+from unweave.model.weights import Attention, Norm
 from unweave.patching.circuits import Patch, read_positions
 from unweave.patching.graphs import captures, replayed
 from unweave.scores.problem import Problem
-from unweave.sites import Point, Site
+from unweave.sites import Point, Site, StackName, head_point
 
 ROWS = 16  # prompts in one forward and backward pass on a CPU
 
@@ -33,20 +33,46 @@ class Tap(Patch):
         given: Values that replace what the run computes, by point.
         taps: What the run uses at each point, in its graph: the gradient is taken there.
         computed: What each point's nodes computed themselves, before any ablation.
+        outside: Whether that is wanted of nodes that are not kept too; if not, their ablation may
+            stand for it.
     """
 
     points: frozenset[Point] = frozenset()
     given: Activations = field(default_factory=dict)
     taps: dict[Point, Tensor] = field(default_factory=dict)
     computed: dict[Point, Tensor] = field(default_factory=dict)
+    outside: bool = True
+
+    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
+        z, *inputs = (head_point(part, layer, stack, w.cross) for part in "zqkv")
+        seen = self.points | self.given.keys()
+        if z in self.given or (z in self.points and self.outside) or not seen.isdisjoint(inputs):
+            return None
+        return super().needed_heads(w, layer, stack)
+
+    def complete(
+        self, z: Tensor | None, heads: tuple[int, ...], w: Attention, x: Tensor, point: Point
+    ) -> Tensor:
+        if point not in self.points:
+            return super().complete(z, heads, w, x, point)
+        like = x.new_empty(1).expand(*x.shape[:2], w.heads, w.d_head)
+        every = self.ablation.at(point, like, self._left)
+        if z is not None:
+            every = every.index_copy(2, torch.tensor(heads), z)
+        return self.linear(self.merge_heads(self.at(every, point)), w.out, "attention.out")
 
     def at(self, x: Tensor, point: Point) -> Tensor:
         x = self.given.get(point, x)
         if point not in self.points:
             return super().at(x, point)
         self.computed[point] = x.detach()
-        self.taps[point] = tracked(super().at(x, point))
+        # What is replaced everywhere needs no gradient of what it replaces.
+        self.taps[point] = tracked(super().at(x.detach() if self._replaces(point) else x, point))
         return self.taps[point]
+
+    def _replaces(self, point: Point) -> bool:
+        keep = self.keep.get(point)
+        return keep is not None and keep.device.type == "cpu" and not bool(keep.any())
 
 
 @dataclass(eq=False)
@@ -74,6 +100,7 @@ def metric_gradients(
     ablation: Ablation | None = None,
     given: Activations | None = None,
     algebra: Callable[..., Tap] = Tap,
+    outside: bool = True,
 ) -> tuple[dict[Point, Tensor], dict[Point, Tensor], Float[Tensor, " batch"]]:
     """One forward and one backward pass.
 
@@ -81,6 +108,8 @@ def metric_gradients(
         keep: What an ablated run keeps, for one circuit; None ablates nothing.
         given: Values that replace what the run computes, by point.
         algebra: The run's operations; a subclass of `Tap` may hold coefficients constant.
+        outside: Whether nodes that are not kept are of interest; if not, what they would compute
+            is left open.
 
     Returns:
         The gradient of each example's metric at each point, what each point's nodes computed
@@ -92,7 +121,9 @@ def metric_gradients(
         clean, readout, kept, base, values = inputs
         some = replace(batch, clean=clean, readout=readout)
         reads = read_positions(model, some)[:, None]
-        ops = algebra(kept, base, len(batch), reads, points=frozenset(order), given=values)
+        ops = algebra(
+            kept, base, len(batch), reads, points=frozenset(order), given=values, outside=outside
+        )
         with torch.enable_grad():
             metric = run_from(model, some, ops)
             gradients = gradients_at(metric, ops.taps)
@@ -101,7 +132,7 @@ def metric_gradients(
 
     inputs = (batch.clean, batch.readout, keep or {}, ablation or Ablation("none"), given or {})
     if captures(model.network, 3 * batch.clean.mask.numel()):
-        what = ("gradients", algebra, tuple(order))
+        what = ("gradients", algebra, tuple(order), outside)
         found = replayed(model.network, what, inputs, run)
     else:
         found = run(inputs)

@@ -6,7 +6,7 @@ proposes: every circuit on the way is run.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -139,23 +139,24 @@ def estimated_effects(
     problem: Problem, circuit: tuple[Site, ...], nodes: Sequence[Site]
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "node batch"]]:
     """The circuit's metric, and to first order what each of some nodes adds, or would add."""
-    index = {node: i for i, node in enumerate(problem.nodes)}
-    chosen = [index[node] for node in nodes]
-    found = problem.by_prompts(1 + len(nodes), lambda part: _effects(part, circuit, chosen))
+    found = problem.by_prompts(1 + len(nodes), lambda part: _effects(part, circuit, nodes))
     return found[0], found[1:]
 
 
 def _effects(
-    problem: Problem, circuit: tuple[Site, ...], chosen: list[int]
+    problem: Problem, circuit: tuple[Site, ...], nodes: Sequence[Site]
 ) -> Float[Tensor, "row batch"]:
     metrics, columns = [], []
+    chosen, outside = replace(problem, nodes=tuple(nodes)), not set(nodes) <= set(circuit)
+    # A GPU's graph serves all circuits where it reads the same points.
+    points = chosen.points if problem.model.network.device.type == "cpu" else problem.points
     for part in parts(len(problem.batch), problem.model.network.device):
         batch, ablation = problem.batch.select(part), problem.ablation.select(part)
         keep = keep_masks([circuit], problem.points, problem.model, batch)
         gradients, values, metric = metric_gradients(
-            problem.model, batch, problem.points, keep, ablation
+            problem.model, batch, points, keep, ablation, outside=outside
         )
         metrics.append(metric)
         deltas = differences(values, ablation, batch)
-        columns.append(node_products(problem, gradients, deltas, batch)[chosen])
+        columns.append(node_products(chosen, gradients, deltas, batch))
     return torch.cat([torch.cat(metrics)[None], torch.cat(columns, 1)])
