@@ -136,6 +136,10 @@ COMMANDS: list[tuple[str, str]] = [
     ("plot {bad} -f roc -o x.gif", "x.gif: expected a file that ends in"),
     ("plot {bad} -f roc", "Missing option '--out'"),
     ("plot {bad} -f roc -o x.png --width 0", "--width"),
+    *(
+        (f"plot {{bad}} -f roc -o x.png --width {width}", "--width")
+        for width in ("inf", "1e9", "101", "nan", "-inf")
+    ),
     ("plot {bad} -f roc -o x.png --round 0", "--round"),
     ("plot {bad} -f roc -o x.png --compare nowhere", "compare.json is not there"),
     ("export nowhere -f csv", "no run folder nowhere"),
@@ -173,6 +177,7 @@ ON_A_RUN: list[tuple[str, str]] = [
     ("explain {bad} a9.h9", "a9.h9 is not in the circuit"),
     ("explain {bad} -n 1", "--prompts"),
     ("explain {bad} --budget 1", "--budget"),
+    ("explain {bad} --budget nan", "--budget"),
     ("explain {bad} --roles nowhere.toml", "nowhere.toml"),
     ("paths {bad} -n 1", "--prompts"),
     ("paths {bad} --expansions 0", "--expansions"),

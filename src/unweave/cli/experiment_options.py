@@ -1,6 +1,7 @@
 """Options that every command with an experiment has: one spelling, one help text."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -91,6 +92,13 @@ HeldOut = Annotated[
     int | None, typer.Option("--held-out", min=2, help="Other prompts to measure it on.")
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, …")]
+
+
+def not_nan(value: float) -> float:
+    """For options with a range: NaN is in none, but no comparison says so."""
+    if math.isnan(value):
+        raise typer.BadParameter("nan is not a number")
+    return value
 
 
 def _ask_precision(precision: str | None) -> str | None:

@@ -25,7 +25,12 @@ def explain(
     ] = None,
     prompts: Annotated[int, typer.Option("-n", "--prompts", min=2, help="Held-out prompts.")] = 32,
     budget: Annotated[
-        float, typer.Option(min=8, help="Forward passes of these prompts that may be spent.")
+        float,
+        typer.Option(
+            min=8,
+            callback=given.not_nan,
+            help="Forward passes of these prompts that may be spent.",
+        ),
     ] = 20.0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     precision: given.Precision = None,
