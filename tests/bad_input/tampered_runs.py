@@ -181,6 +181,7 @@ IDENTITY = {
     "no model": (_specification(model=...), "needs the field 'model'"),
     "strange field": (_specification(baseline="mean"), "no field 'baseline'"),
     "seed text": (_specification(seed="x"), "seed is 'x': expected int"),
+    "seed huge": (_specification(seed=10**23), "a seed of 77 bits"),
     "no such task": (_specification(task="io"), "unknown task 'io'"),
     "no such model": (_specification(model="nowhere/at/all"), "nowhere/at/all"),
     "no such method": (_specification(method="x", score=None, search=None), "unknown method 'x'"),

@@ -94,6 +94,9 @@ HeldOut = Annotated[
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, …")]
 
 
+MOST = 10_000  # of what a command draws, repeats or follows: far more than any figure gains from
+
+
 def not_nan(value: float) -> float:
     """For options with a range: NaN is in none, but no comparison says so."""
     if math.isnan(value):

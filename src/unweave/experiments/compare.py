@@ -26,7 +26,7 @@ from unweave.experiments.files import plain, read_json, write_json
 from unweave.experiments.locking import locked
 from unweave.experiments.methods import METHODS, Method
 from unweave.experiments.schema import COMPARISON, REFERENCE_RESULT, RESULT, check_file
-from unweave.experiments.specification import Experiment, Specification
+from unweave.experiments.specification import Experiment, Specification, check_seed
 from unweave.experiments.summary import figures, row, summary
 from unweave.model.loading import load as load_model
 from unweave.model.model import Model
@@ -52,6 +52,10 @@ class Comparison:
     methods: tuple[Method, ...] = ()
     seeds: tuple[int, ...] = (0,)
     draws: int = 10
+
+    def __post_init__(self) -> None:
+        for seed in self.seeds:
+            check_seed(seed)
 
     def checked(self) -> "Comparison":
         """With all methods filled in, nothing twice.

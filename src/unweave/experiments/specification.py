@@ -36,6 +36,18 @@ SEARCH_PROMPTS = 64  # to search on, unless the task has more or the user asks f
 ABLATIONS = ("mean", "counterfactual", "zero")
 
 
+def check_seed(seed: int) -> None:
+    """Files of runs and torch's generators hold seeds of 64 bits.
+
+    Raises:
+        UnweaveError: For one that does not fit.
+    """
+    if not -(2**63) <= seed < 2**63:
+        raise UnweaveError(
+            f"a seed of {seed.bit_length()} bits: expected a number from -2**63 to 2**63 - 1"
+        )
+
+
 @dataclass(frozen=True)
 class Specification:
     """Everything that changes a number.
@@ -76,6 +88,7 @@ class Specification:
     level: str = "node"
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         method = self.resolved
         read_granularity(self.granularity)
         if self.level == "edge":
