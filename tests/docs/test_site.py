@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from types import ModuleType
 from typing import Any
@@ -41,11 +42,70 @@ def test_errors_are_listed_with_names_for_values():
 raise UnweaveError(f"{name!r} is not a site: expected {kinds[0]}" " or other")
 raise UnweaveError(str(error))
 raise ValueError("not ours, whatever it says")
+raise NotFiniteError(f"score {name} is not finite")
+BadLine(3, f"{first} fields under {second} columns")
+_fail(value, where, "a list" if size is None else f"a list of {size}")
 """
-    assert list(script("hooks").messages(source)) == [
-        "‹name› is not a site: expected ‹kinds› or other"
-    ]
-    assert "is not a site: expected e.g. a9.h6" in script("hooks").error_list()
+    assert {*script("hooks").messages(source)} == {
+        "‹name› is not a site: expected ‹kinds› or other",
+        "score ‹name› is not finite",
+        "‹first› fields under ‹second› columns",
+        "‹where› is ‹value›, expected a list",
+        "‹where› is ‹value›, expected a list of ‹size›",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "is not a site: expected e.g. a9.h6",  # UnweaveError
+        "the ‹name› ablation is not finite at ‹point›: look for NaN",  # NotFiniteError
+        "‹where› is ‹value›, expected a whole number",  # in a file of a run
+        "expected an object {…} with clean, corrupted, …",  # in a task file
+    ],
+)
+def test_every_kind_of_error_is_listed(text: str):
+    listed = script("hooks").error_list()
+    assert text in listed
+    lines = [line for line in listed.splitlines() if line.startswith("- ")]
+    assert len(lines) > 350
+
+
+# What says what to do, or names what there is to choose from.
+VERBS = """
+    add ask begin call check choose compare continues? correct corrupt declare delete discover
+    draw drop export fetch give install keep leave load look make move name pass pip put record
+    remove rename repair report resume run save score set shorten split start take teach try use
+    wait write
+"""
+REMEDY = re.compile(
+    rf"\b({'|'.join(VERBS.split())})\b"
+    r"|‹(nearest|close|able|remedy|_suggestion|tensors|_AGAIN|_GO_ON|install|_KINDS)›|unweave \w",
+    re.IGNORECASE,
+)
+CHOICE = re.compile(r"expected|known|0–‹|it has ‹|such as ‹|\?$")
+# The reason is the system's, or another message with a remedy of its own.
+REASONS = {
+    "‹file› cannot be read: ‹reason›",
+    "‹name› cannot be looked up: ‹strerror›",
+    "‹path› cannot be read: ‹strerror›",
+    "‹source› cannot be read: ‹strerror›",
+    "‹str› cannot be read: ‹error›",
+    "cannot read the roles ‹path›: ‹strerror›",
+    "nothing could be reproduced: ‹failed›",
+    "task ‹name›, line ‹line›: ‹error›",
+}
+
+
+def test_every_error_has_a_remedy():
+    """After what was found, past the first colon or comma: what was expected, or what to do."""
+    listed = re.findall(r"^- `(.+)`$", script("hooks").error_list(), re.MULTILINE)
+    without = set()
+    for message in listed:
+        rest = "".join(re.split(r"[:;,.] ", message, maxsplit=1)[1:])
+        if not CHOICE.search(message) and not REMEDY.search(rest):
+            without.add(message)
+    assert without == REASONS
 
 
 def test_every_public_name_is_in_the_reference():

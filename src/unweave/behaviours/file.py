@@ -210,7 +210,9 @@ def _spans(value: Any, clean: str) -> dict[str, Span]:
     try:
         positions = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
-        raise UnweaveError(f"positions is not JSON: {error}") from error
+        raise UnweaveError(
+            f"positions is not JSON ({error}): expected names with [start, end] or text"
+        ) from error
     if not isinstance(positions, dict):
         raise UnweaveError(
             f"positions is {short(positions)}: expected names with [start, end] or text"

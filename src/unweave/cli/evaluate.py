@@ -21,9 +21,7 @@ Parts = Annotated[
         help="curve,roc,random_circuits,completeness,minimality,stability: all unless given."
     ),
 ]
-Draws = Annotated[
-    int, typer.Option(min=1, max=given.MOST, help="Random circuits of each size.")
-]
+Draws = Annotated[int, typer.Option(min=1, max=given.MOST, help="Random circuits of each size.")]
 Repeat = Annotated[
     int,
     typer.Option(

@@ -15,9 +15,7 @@ from unweave.cli import experiment_options as given
 def paths(
     run: Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")],
     prompts: Annotated[int, typer.Option("-n", "--prompts", min=2, help="Held-out prompts.")] = 16,
-    count: Annotated[
-        int, typer.Option(min=1, max=given.MOST, help="How many paths to list.")
-    ] = 20,
+    count: Annotated[int, typer.Option(min=1, max=given.MOST, help="How many paths to list.")] = 20,
     expansions: Annotated[
         int,
         typer.Option(

@@ -17,6 +17,7 @@ from unweave.experiments.methods import Method, find_method
 from unweave.model.model import Model
 from unweave.model.weights import tensors
 from unweave.nodes.node import find_nodes, read_granularity
+from unweave.registry import nearest
 from unweave.roles.feeds import needed_points
 from unweave.roles.measure import KINDS as EXPLAINED_KINDS
 from unweave.scores.problem import Problem, Runs
@@ -128,9 +129,11 @@ class Specification:
         known = {one.name for one in fields(Specification)}
         given = dict(record)
         if strange := sorted(given.keys() - known):
-            raise UnweaveError(f"a specification has no field {strange[0]!r}")
+            raise UnweaveError(
+                f"a specification has no field {strange[0]!r}: {nearest(strange[0], known)}"
+            )
         if missing := sorted({"task", "model"} - given.keys()):
-            raise UnweaveError(f"a specification needs the field {missing[0]!r}")
+            raise UnweaveError(f"a specification needs the field {missing[0]!r}: add it")
         for name, kinds in _TYPES.items():
             if name in given and type(given[name]) not in kinds:
                 expected = " or ".join(kind.__name__ for kind in kinds)
