@@ -116,8 +116,8 @@ def test_curves_begin_at_nothing_and_end_at_the_model(
 ) -> None:
     found = parts.curves(wired, swept, 3)
     for curve in (*found["lines"].values(), found["random"]):
-        assert curve["faithfulness"][0] == pytest.approx(0, abs=1e-5)
-        assert curve["faithfulness"][-1] == pytest.approx(1, abs=1e-5)
+        assert curve["faithfulness"][0] == pytest.approx(0, abs=1e-4)
+        assert curve["faithfulness"][-1] == pytest.approx(1, abs=1e-4)
     assert len(found["random"]["draws"]) == 3
     assert found["known"]["published"]["faithfulness"] == pytest.approx(1, abs=1e-3)
     assert {"cdt-paper", "eap", "cdt-paper, from zero ablation"} <= found["lines"].keys()
