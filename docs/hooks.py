@@ -94,8 +94,12 @@ def gallery_list() -> str:
             f"({low:.3f} to {high:.3f} on {one['prompts']} held-out prompts): "
             f"{', '.join(f'`{node}`' for node in one['nodes'])}."
         )
-        report = f" [Open the report](gallery/{name}.html)."
-        link = report if (docs / "gallery" / f"{name}.html").exists() else ""
+        built = (docs / "gallery" / f"{name}.html").exists()
+        link = (
+            f" [Open the report](gallery/{name}.html)."
+            if built
+            else f" `python docs/gallery.py {name}` makes its report."
+        )
         picture = f"![The circuit of {name}](pictures/gallery-{name}.svg){{ width=600 }}"
         lines = (f"## {name}", one["about"], picture, found + link, f"`{one['command']}`")
         parts.append("\n\n".join(lines))

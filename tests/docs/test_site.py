@@ -4,10 +4,13 @@ import importlib.util
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from snippets import ROOT
 
 import unweave
@@ -173,3 +176,59 @@ def test_the_gallery_shows_what_its_script_makes():
         assert one["command"] in page
     # Circuits of wired models are known: what is stored is what was wired.
     assert set(stored["wired-induction"]["nodes"]) == {"a1.h2", "a2.h0"}
+
+
+def test_the_pages_that_everybody_looks_for_are_in_the_navigation():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    sections = yaml.safe_load(text)["nav"]
+    named = dict(pair for section in sections for pair in _pages(section))
+    assert {
+        "Your first circuit": "first-circuit.md",
+        "Read a report": "report.md",
+        "Bring your own model": "own-model.md",
+        "Bring your own task": "own-task.md",
+        "Choose a score and a search": "scores-and-searches.md",
+        "Edges and paths": "edges.md",
+        "Explain one text": "explain.md",
+        "GPUs and clusters": "gpus.md",
+        "The method": "method.md",
+        "Rules and what they promise": "rules.md",
+        "Reproduce the paper": "reproduce.md",
+        "Errors and gotchas": "errors.md",
+        "API reference": "api.md",
+        "Gallery": "gallery.md",
+        "Changelog": "changelog.md",
+    }.items() <= named.items()
+    assert len([page for page in named.values() if page.endswith(".ipynb")]) == 3
+    assert all((ROOT / "docs" / page).is_file() for page in named.values())
+
+
+def _pages(section: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, found in section.items():
+        if isinstance(found, str):
+            yield name, found
+        else:
+            yield from (pair for one in found for pair in _pages(one))
+
+
+def test_the_tutorial_has_pictures():
+    text = (ROOT / "docs" / "first-circuit.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]+\]\(pictures/([\w.-]+)\)", text)
+    assert shown == ["gallery-wired-inhibition.svg", "circuit.svg", "report.png"]
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_the_gallery_says_where_a_report_is(
+    built: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`make docs` alone builds none: the page says how they are made."""
+    (tmp_path / "docs" / "gallery").mkdir(parents=True)
+    stored = json.dumps({"ioi": stored_gallery()["ioi"]})
+    (tmp_path / "docs" / "gallery.json").write_text(stored, encoding="utf-8")
+    if built:
+        (tmp_path / "docs" / "gallery" / "ioi.html").touch()
+    hooks = script("hooks")
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    page = hooks.gallery_list()
+    assert ("[Open the report](gallery/ioi.html)" in page) == built
+    assert ("`python docs/gallery.py ioi` makes its report" in page) != built
