@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from oracles.algorithm1 import Twin
 from oracles.patched import patched
 from transformers import GPT2Config
@@ -287,8 +288,14 @@ def test_names_and_texts_are_escaped(record: dict[str, Any]) -> None:
 
 
 def test_the_command(
-    folder: Path, record: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    record: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(typer, "launch", opened.append)
     how = ["reproduce", NAME, "-n", "8", "--held-out", "8", "--draws", "2"]
     assert cli.main([*how, "--out", str(folder)]) == 0
     shown = capsys.readouterr().out
@@ -296,7 +303,9 @@ def test_the_command(
     assert "AUC" in shown
     assert f"open {folder / 'reproduce.html'}" in shown
     assert (folder / "reproduce.html").stat().st_size < 6_000_000
-    assert cli.main([*how, "--out", str(folder), "--json"]) == 0
+    assert opened == []
+    assert cli.main([*how, "--out", str(folder), "--json", "--open"]) == 0
+    assert opened == [str(folder / "reproduce.html")]
     assert json.loads(capsys.readouterr().out)["subjects"][0]["task"] == NAME
     assert cli.main(["reproduce", "wired-inducton", "--out", str(tmp_path / "new")]) == 2
     assert "did you mean wired-induction" in capsys.readouterr().err
