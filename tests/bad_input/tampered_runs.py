@@ -191,8 +191,8 @@ IDENTITY = {
     "strange option": (_specification(options={"x": 1}), "an option 'x'"),
     "option text": (_specification(options={"max_size": "x"}), "max_size is 'x'"),
     "weights": (
-        inside("run.json", lambda r: r["identity"]["fingerprint"].update(weights="0")),
-        "the weights of",
+        inside("run.json", lambda r: r["identity"]["fingerprint"].update(model="0")),
+        "the model of",
     ),
     "a node of another model": (
         inside("circuit.json", lambda r: r["nodes"].append({"site": "a9.h9", "score": 1.0})),

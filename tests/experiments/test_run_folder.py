@@ -173,7 +173,7 @@ def test_edits_of_task_file_and_weights_are_noticed(wired: Model, tmp_path: Path
     other = load(TASK)
     next(t for t in tensors(other.network) if t.ndim == 2)[0, 0] += 1e-3
     own_file(tmp_path / "mine.jsonl")
-    with pytest.raises(UnweaveError, match="hash of weights was"):
+    with pytest.raises(UnweaveError, match="hash of model was"):
         discover(other, file, how, tmp_path / "run", resume=True)
 
 

@@ -82,7 +82,7 @@ class Results:
     """A folder of finished results.
 
     Args:
-        fingerprints: By task, hashes of weights and task file; empty while they are not known.
+        fingerprints: By task, hashes of model, prompts and task file; empty until they are known.
     """
 
     folder: Path

@@ -227,7 +227,7 @@ def _check_identity(path: Path, old: Any, new: Json) -> None:
 
 
 def _flat(identity: Any) -> dict[str, Any]:
-    """Specification, its options, and the hashes of task and weights, each under its own name."""
+    """Specification, its options, and the hashes of task and model, each under its own name."""
 
     def part(record: Any, name: str) -> dict[str, Any]:
         found = record.get(name) if isinstance(record, Mapping) else None

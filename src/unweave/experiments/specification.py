@@ -3,19 +3,17 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any, TypeVar
 
 from unweave.ablations.kind import Apply, ablations, prepared, task_ablation
 from unweave.batch import Batch
 from unweave.behaviours.accuracy import Accuracy, check_able
-from unweave.behaviours.file import SUFFIXES, find_task
+from unweave.behaviours.file import find_task
 from unweave.behaviours.task import Part, Task
 from unweave.errors import NotFiniteError, UnweaveError
+from unweave.experiments.fingerprint import fingerprint
 from unweave.experiments.methods import Method, find_method
 from unweave.model.model import Model
-from unweave.model.weights import tensors
 from unweave.nodes.node import find_nodes, read_granularity
 from unweave.registry import nearest
 from unweave.roles.feeds import needed_points
@@ -223,11 +221,8 @@ class Experiment:
     @cached_property
     def fingerprint(self) -> dict[str, str]:
         """What the names of task and model stand for: a file may change between two runs."""
-        path = Path(self.specification.task)
-        found = {"weights": weights_hash(self.model)}
-        if path.suffix in SUFFIXES and path.is_file():
-            found["task"] = blake2b(path.read_bytes(), digest_size=8).hexdigest()
-        return found
+        how = self.specification
+        return fingerprint(self.model, self.task, how.task, how.seed)
 
     def problem(
         self, part: Part, n: int | None = None, more: Collection[Point] = frozenset()
@@ -304,15 +299,3 @@ def under_ablation(problem: P, ablation: str, build: Callable[[Batch, str], P], 
         raise
     except UnweaveError:
         return None
-
-
-def weights_hash(model: Model) -> str:
-    """A short hash of shapes and of some values of every weight: cheap, and different weights
-    differ in it."""
-    digest = blake2b(digest_size=8)
-    for tensor in tensors(model.network):
-        flat = tensor.detach().flatten()
-        some = flat[:: max(1, len(flat) // 64)].float().cpu()
-        digest.update(str(tuple(tensor.shape)).encode())
-        digest.update(some.numpy().tobytes())
-    return digest.hexdigest()
