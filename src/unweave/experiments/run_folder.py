@@ -39,7 +39,7 @@ from unweave.errors import UnweaveError
 from unweave.experiments.edge_files import check_edge, read_edge_scores
 from unweave.experiments.files import plain, read_checked, read_json, write_json, write_whole
 from unweave.experiments.locking import check_out, entries, locked
-from unweave.experiments.schema import CIRCUIT, EVALUATION, PATHS, RUN, check_file
+from unweave.experiments.schema import EVALUATION, PATHS, RUN, check_file, sized_circuit
 from unweave.experiments.specification import Specification
 from unweave.search.search import SavedState
 from unweave.sites import parse
@@ -333,7 +333,7 @@ def _read_circuit(path: Path) -> tuple[Circuit, dict[str, Any]]:
     listed = read_json(path, "circuit.json of unweave discover")
     # An older circuit is an error of its own.
     if listed.get("schema_version") == Circuit.SCHEMA:
-        check_file(path, listed, CIRCUIT, _AGAIN)
+        check_file(path, listed, sized_circuit, _AGAIN)
     try:
         circuit = Circuit.from_json(listed)
         for name in circuit.nodes:
