@@ -185,6 +185,7 @@ IDENTITY = {
     "no model": (_specification(model=...), "needs the field 'model'"),
     "strange field": (_specification(baseline="mean"), "no field 'baseline'"),
     "seed text": (_specification(seed="x"), "seed is 'x': expected int"),
+    "no such precision": (_specification(precision="half"), "precision half: expected float32"),
     "seed huge": (_specification(seed=10**23), "a seed of 77 bits"),
     "no such task": (_specification(task="io"), "unknown task 'io'"),
     "no such model": (_specification(model="nowhere/at/all"), "nowhere/at/all"),

@@ -221,9 +221,10 @@ def specification(values: Mapping[str, Any], task: str, model: str, **own: Any) 
         own: What only this command has.
     """
     from unweave.ablations.kind import ablations
+    from unweave.asked import asked_precision
     from unweave.experiments.specification import Specification
 
-    shared = {name: values[name] for name in _SPECIFIED}
+    shared = {name: values[name] for name in _SPECIFIED} | {"precision": asked_precision()}
     ablation = ablations[values["ablation"]].name
     return Specification(task=task, model=model, ablation=ablation, **shared, **own)
 

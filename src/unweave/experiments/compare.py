@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from unweave.asked import ask_memory, ask_precision, asked_memory, asked_precision
+from unweave.asked import ask_memory, ask_precision, asked_memory, asked_precision, preferred
 from unweave.behaviours.file import find_task
 from unweave.distributed import on_first
 from unweave.errors import UnweaveError
@@ -161,7 +161,7 @@ def compare(
         UnweaveError: When a finished result is broken, or has other settings, weights or prompts.
     """
     comparison = comparison.checked()
-    with locked(folder):
+    with locked(folder), preferred(comparison.base.precision):
         results = Results(folder, comparison)
         # Finished results are checked first: other settings are found before hours of work, and
         # before the model is loaded.

@@ -215,14 +215,15 @@ def _checksum(saved: Json) -> str:
 
 
 def _check_identity(path: Path, old: Any, new: Json) -> None:
-    if old == new:
-        return
     before, after = _flat(old), _flat(new)
-    names = [name for name in after if before.get(name) != after[name]]
-    changed = ", ".join(f"{n} was {before.get(n)!r}, is {after[n]!r}" for n in names)
+    # A field that an older version did not have means None.
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    if not names:
+        return
+    changed = ", ".join(f"{n} was {before.get(n)!r}, is {after.get(n)!r}" for n in names)
     raise UnweaveError(
-        f"{path} holds another run ({changed or 'of another version'}): resume with the same "
-        "options, or choose another --out"
+        f"{path} holds another run ({changed}): resume with the same options, or choose another "
+        "--out"
     )
 
 

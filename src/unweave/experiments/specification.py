@@ -6,10 +6,12 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from unweave.ablations.kind import Apply, ablations, prepared, task_ablation
+from unweave.asked import checked_precision
 from unweave.batch import Batch
 from unweave.behaviours.accuracy import Accuracy, check_able
 from unweave.behaviours.file import find_task
 from unweave.behaviours.task import Part, Task
+from unweave.decomposition.precision import widened
 from unweave.errors import NotFiniteError, UnweaveError
 from unweave.experiments.fingerprint import fingerprint
 from unweave.experiments.methods import Method, find_method
@@ -23,7 +25,7 @@ from unweave.sites import Point, Site
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("task", "model", "granularity", "ablation", "level"), (str,)),
-    **dict.fromkeys(("method", "score", "search"), (str, type(None))),
+    **dict.fromkeys(("method", "score", "search", "precision"), (str, type(None))),
     "first_token": (bool,),
     **dict.fromkeys(("bos", "only_correct", "mlps"), (bool, type(None))),
     **dict.fromkeys(("prompts", "held_out"), (int, type(None))),
@@ -67,6 +69,8 @@ class Specification:
         only_correct: Whether to keep only prompts that the model answers correctly; None leaves
             it to the task.
         level: What circuits are made of: "node", or "edge" for edges among the nodes found first.
+        precision: "float32", "tf32" or "float64"; None is float32, with TF32 for what a sweep
+            splits where the GPU has it.
     """
 
     task: str
@@ -85,9 +89,11 @@ class Specification:
     first_token: bool = False
     only_correct: bool | None = None
     level: str = "node"
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        checked_precision(self.precision)
         method = self.resolved
         read_granularity(self.granularity)
         if self.level == "edge":
@@ -159,10 +165,13 @@ class Experiment:
         task: Task | None = None,
         explains: bool = False,
     ) -> "Experiment":
-        """Finds the task; a task that is given need not be registered."""
+        """Finds the task; a task that is given need not be registered. The model is widened to the
+        specification's precision."""
         found = task or find_task(specification.task, specification.first_token)
         if specification.only_correct is not None:
             found = replace(found, only_correct=specification.only_correct)
+        if specification.precision is not None:
+            model = widened(model, checked_precision(specification.precision))
         return Experiment(specification, model, found, explains)
 
     @cached_property
