@@ -351,6 +351,7 @@ def test_one_template_in_four_is_kept_for_evaluation(tmp_path, smollm2):
     write(path, templated(8, 10))
     found = read_task(path)
     assert len(found.new_templates) == 2
+    assert found.sizes is not None
     drawn = {
         part: found.prompts(smollm2, 99, 0, part, per_group=99, only_correct=False)
         for part in PARTS

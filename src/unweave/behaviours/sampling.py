@@ -93,8 +93,7 @@ def listed(prompts: Sequence[Prompt], new: Sequence[str] = ()) -> tuple[Sampler,
     template = {prompt.key: prompt.template for prompt in prompts if prompt.template in new}
     parts = _parts([p for p in prompts if p.key not in template], ("discover", "check", "evaluate"))
     for name in new:
-        own = [p for p in prompts if template.get(p.key) == name]
-        parts |= _parts(own, ("evaluate",))
+        parts |= _parts([p for p in prompts if template.get(p.key) == name], ("evaluate",))
     own: dict[Part, list[Prompt]] = {part: [] for part in PARTS}
     for prompt in prompts:
         own[parts[prompt.key]].append(prompt)
