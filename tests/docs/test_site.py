@@ -193,6 +193,7 @@ def test_the_pages_that_everybody_looks_for_are_in_the_navigation():
         "GPUs and clusters": "gpus.md",
         "The method": "method.md",
         "Rules and what they promise": "rules.md",
+        "The study behind the rules": "study.md",
         "Reproduce the paper": "reproduce.md",
         "Errors and gotchas": "errors.md",
         "API reference": "api.md",
@@ -232,3 +233,10 @@ def test_the_gallery_says_where_a_report_is(
     page = hooks.gallery_list()
     assert ("[Open the report](gallery/ioi.html)" in page) == built
     assert ("`python docs/gallery.py ioi` makes its report" in page) != built
+
+
+def test_the_page_of_rules_is_short():
+    """Conclusions; what they are drawn from has its own page."""
+    page = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    assert len(page.split()) < 1500
+    assert "](study.md)" in page
