@@ -43,13 +43,14 @@ docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The report's tests drive Debian's chromium. It is installed where this user may install it.
+PAGE_TESTS = $(shell grep -l needs_browser tests/report/test_*.py)
 browser:
 ifeq ($(BROWSER),)
 	@if command -v apt-get >/dev/null && [ "$$(id -u)" -eq 0 ]; then \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 			--no-install-recommends chromium; \
 	fi >/dev/null 2>&1; command -v chromium >/dev/null || \
-		echo "skipped: tests/report/test_page.py, which needs a browser (apt-get install chromium)"
+		echo "skipped, for want of a browser (apt-get install chromium):" $(PAGE_TESTS)
 endif
 
 lint: $(INSTALLED)

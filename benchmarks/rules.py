@@ -1,4 +1,4 @@
-"""The study behind the defaults: rule sets, readings of their scores, searches (docs/rules.md).
+"""The study behind the defaults: rule sets, readings of their scores, searches (docs/study.md).
 
     python benchmarks/rules.py --device cuda --out rules.json           # minutes on a GPU
     python benchmarks/rules.py --tasks ioi --seeds 0 --prompts 8 --held-out 16   # a CPU's share

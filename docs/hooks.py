@@ -5,6 +5,7 @@ import html
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,12 @@ def gallery_list() -> str:
             f"({low:.3f} to {high:.3f} on {one['prompts']} held-out prompts): "
             f"{', '.join(f'`{node}`' for node in one['nodes'])}."
         )
-        report = f" [Open the report](gallery/{name}.html)."
-        link = report if (docs / "gallery" / f"{name}.html").exists() else ""
+        built = (docs / "gallery" / f"{name}.html").exists()
+        link = (
+            f" [Open the report](gallery/{name}.html)."
+            if built
+            else f" `python docs/gallery.py {name}` makes its report."
+        )
         picture = f"![The circuit of {name}](pictures/gallery-{name}.svg){{ width=600 }}"
         lines = (f"## {name}", one["about"], picture, found + link, f"`{one['command']}`")
         parts.append("\n\n".join(lines))
@@ -102,27 +107,52 @@ def gallery_list() -> str:
 
 
 def error_list() -> str:
-    """Every message of an `UnweaveError` in the source, by the part of the package it is from."""
+    """Every message that a user can meet, by the part of the package it is from."""
     lines: dict[str, list[str]] = {area: [] for area in (*_AREAS.values(), "Other")}
     for path in sorted(PACKAGE.rglob("*.py")):
         area = path.relative_to(PACKAGE).parts[0]
         if area == "testing":
             continue
-        for message in messages(path.read_text(encoding="utf-8")):
-            lines[_AREAS.get(area, "Other")].append(f"- `{message}`")
+        found = dict.fromkeys(messages(path.read_text(encoding="utf-8")))  # some stand twice
+        lines[_AREAS.get(area, "Other")] += [f"- `{message}`" for message in found]
     return "\n\n".join(
         f"### {area}\n\n" + "\n".join(found) for area, found in lines.items() if found
     )
 
 
+@cache
+def message_places() -> dict[str, tuple[int, str]]:
+    """By what is called with a message: which of its arguments it is, and what stands before it."""
+    errors = ["UnweaveError"]
+    for node in ast.parse((PACKAGE / "errors.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and any(
+            isinstance(base, ast.Name) and base.id in errors for base in node.bases
+        ):
+            errors.append(node.name)
+    places = dict.fromkeys(errors, (0, ""))
+    # A bad line of a task file, and a value of a run's file that does not fit.
+    return places | {"BadLine": (1, ""), "_fail": (2, "‹where› is ‹value›, expected ")}
+
+
 def messages(source: str) -> Iterator[str]:
-    """The texts of `UnweaveError(…)` in a module; what is filled in stands as its name in ‹›."""
+    """The messages of errors in a module; what is filled in stands as its name in ‹›."""
     for node in ast.walk(ast.parse(source)):
-        if not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "UnweaveError"):
+        name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+        if not isinstance(node, ast.Call) or name not in message_places():
             continue
-        text = "".join(_pieces(node.args[0])) if node.args else ""
-        if len(re.sub(r"‹.*?›", "", text).split()) > 2:
-            yield text.replace("`", "'").strip()
+        place, before = message_places()[name]
+        for text in _texts(node.args[place]) if len(node.args) > place else ():
+            if len(re.sub(r"‹.*?›", "", before + text).split()) > 2:
+                yield (before + text).replace("`", "'").strip()
+
+
+def _texts(node: ast.expr) -> Iterator[str]:
+    """The text of an expression; both where it depends on a condition."""
+    if isinstance(node, ast.IfExp):
+        yield from _texts(node.body)
+        yield from _texts(node.orelse)
+    else:
+        yield "".join(_pieces(node))
 
 
 def _pieces(node: ast.expr) -> Iterator[str]:

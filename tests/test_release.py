@@ -1,15 +1,20 @@
 """What is published: the files that are built, their metadata, and the lower bounds."""
 
+import ast
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+
+import unweave
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -88,3 +93,60 @@ def test_files_for_github_are_yaml_and_cover_every_python():
     assert matrix == named
     assert read["release.yml"]["jobs"]["publish"]["permissions"] == {"id-token": "write"}
     assert read["CITATION.cff"]["preferred-citation"]["year"] == 2025
+
+
+def test_what_needs_a_browser_is_named_where_there_is_none(tmp_path: Path):
+    """Nobody is root here, and no command but these is found."""
+    for name in ("grep", "make", "sh"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    done = subprocess.run(
+        ["make", "browser"], env={"PATH": str(tmp_path)}, cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    files = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if "\nfrom browser_pages import needs_browser" in path.read_text(encoding="utf-8")
+    ]
+    assert len(files) > 3
+    assert sorted(line.partition(": ")[2].split()) == files
+
+
+# Imported where they happen to be there, and only inside functions or under try.
+FOUND = {
+    "IPython": "the notebook that runs us",
+    "cycler": "comes with matplotlib",
+    "triton": "comes with torch for GPUs",
+}
+
+
+def imports(node: ast.AST, lazy: bool = False) -> Iterator[tuple[str, bool]]:
+    """The packages that a module imports, and whether only when it is used."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from ((name.name.partition(".")[0], lazy) for name in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield str(child.module).partition(".")[0], lazy
+        else:
+            waits = isinstance(child, ast.FunctionDef) or (
+                isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+            )
+            yield from imports(child, lazy or waits)
+
+
+def test_what_is_imported_is_declared():
+    """Also what other dependencies bring today; an extra only where it is imported lazily."""
+    extras = [one for some in PROJECT["optional-dependencies"].values() for one in some]
+    declared, optional = (
+        {re.split(r"[\[<>=~ ]", one)[0].replace("-", "_").lower() for one in some}
+        for some in (PROJECT["dependencies"], extras)
+    )
+    undeclared = {
+        f"{path.name}: {name}"
+        for path in Path(unweave.__file__).parent.rglob("*.py")
+        for name, lazy in imports(ast.parse(path.read_text(encoding="utf-8")))
+        if name not in sys.stdlib_module_names | FOUND.keys() | {"unweave"}
+        and name.lower() not in (declared | optional if lazy else declared)
+    }
+    assert undeclared == set()

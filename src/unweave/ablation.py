@@ -123,7 +123,8 @@ def position_index(
     lengths, index = mask.sum(-1), site.position
     if not -int(lengths.min()) <= index < int(lengths.min()):
         raise UnweaveError(
-            f"{site}: position {index} is outside a prompt of {int(lengths.min())} tokens"
+            f"{site}: position {index} is outside a prompt of {int(lengths.min())} tokens: "
+            "choose one inside, or longer prompts"
         )
     first = mask.long().argmax(-1)  # past padding on the left
     return first + (index if index >= 0 else lengths + index)
@@ -161,14 +162,16 @@ def _named(
         raise UnweaveError(f"{site}: no position is named {name!r}; known: {known}")
     where = positions[name].to(mask.device)
     if len(where) != len(mask):
-        raise UnweaveError(f"{site}: {len(where)} positions are given for {len(mask)} prompts")
+        raise UnweaveError(
+            f"{site}: {len(where)} positions are given for {len(mask)} prompts: give one for each"
+        )
     inside = (where >= 0) & (where < mask.shape[1])
     inside &= mask.gather(1, where.clamp(0, mask.shape[1] - 1)[:, None])[:, 0]
     if not inside.all():
         example = int((~inside).nonzero()[0])
         raise UnweaveError(
             f"{site}: position {int(where[example])} is outside prompt {example} of "
-            f"{int(mask[example].sum())} tokens"
+            f"{int(mask[example].sum())} tokens: correct the named position"
         )
     return where
 

@@ -21,15 +21,34 @@ def forgotten() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def preferred(precision: str | None) -> Iterator[None]:
+    """Within this block models are loaded and swept in this precision, unless one was asked for."""
+    before = _precision.set(asked_precision() or checked_precision(precision))
+    try:
+        yield
+    finally:
+        _precision.reset(before)
+
+
+def checked_precision(precision: str | None) -> Precision | None:
+    """A precision that is known, or None.
+
+    Raises:
+        UnweaveError: For any other.
+    """
+    if precision is not None and precision not in get_args(Precision):
+        raise UnweaveError(f"precision {precision}: expected {', '.join(get_args(Precision))}")
+    return cast(Precision | None, precision)
+
+
 def ask_precision(precision: str | None) -> None:
     """From here on models are loaded and swept in this precision.
 
     Raises:
         UnweaveError: For one that is not known.
     """
-    if precision is not None and precision not in get_args(Precision):
-        raise UnweaveError(f"precision {precision}: expected {', '.join(get_args(Precision))}")
-    _precision.set(cast(Precision | None, precision))
+    _precision.set(checked_precision(precision))
 
 
 def asked_precision() -> Precision | None:

@@ -47,7 +47,10 @@ class _Ranked:
     def __getitem__(self, name: str) -> float:
         names = self._names
         if name not in names:
-            raise UnweaveError(f"no score for {name!r}: {len(names)} {self.kind} were scored")
+            raise UnweaveError(
+                f"no score for {name!r}: {len(names)} {self.kind} were scored, such as "
+                f"{names[0] if names else 'none'}"
+            )
         return float(self.values[names.index(name)])
 
     @property

@@ -14,6 +14,7 @@ from unweave.model.loading import load
 W = "wired-induction"
 D, C, E = f"discover {W} -q", f"compare {W} -q", "evaluate {bad} -q"
 NOTES = "{bad}/notes.txt"
+LARGE = "9" * 23  # a seed beyond 64 bits
 
 COMMANDS: list[tuple[str, str]] = [
     ("discover", "Missing argument 'task'"),
@@ -78,6 +79,13 @@ COMMANDS: list[tuple[str, str]] = [
     (f"{D} --held-out 1", "--held-out"),
     (f"discover {{bad}}/five.jsonl -m {W} -q --ablation zero", "1 held-out prompt gives no error"),
     (f"{D} --seed x", "--seed"),
+    (f"{D} --seed {LARGE}", "a seed of 77 bits: expected a number from -2**63 to 2**63 - 1"),
+    (f"{D} --seed -{LARGE}", "a seed of 77 bits"),
+    (f"{D} --seed {LARGE} --dry-run", "a seed of 77 bits"),
+    (f"{C} --seeds 0,{LARGE}", "a seed of 77 bits"),
+    (f"{C} --protocol mib --seeds {LARGE}", "a seed of 77 bits"),
+    (f"mib run {W} --seeds {LARGE}", "a seed of 77 bits"),
+    (f"reproduce {W} --seed {LARGE}", "a seed of 77 bits"),
     (f"{D} --model nowhere/x.gguf", "no such file or folder"),
     (f"{D} --model ''", "has no config.json"),
     (f"{D} --device nonsense", "nonsense"),
@@ -113,6 +121,8 @@ COMMANDS: list[tuple[str, str]] = [
     (f"{C} --methods eap -o max_size", "max_size"),
     (f"{C} --held-out 0", "--held-out"),
     (f"{C} --draws 0", "--draws"),
+    (f"{C} --draws 10001", "--draws"),
+    (f"reproduce {W} --draws 10001", "--draws"),
     (f"{C} --out {NOTES}", "is a file: choose another folder"),
     (f"{C} --out {NOTES}/x", "is a file: choose another folder"),
     (f"{C} --out /proc/nowhere", "cannot write into /proc/nowhere"),
@@ -136,6 +146,10 @@ COMMANDS: list[tuple[str, str]] = [
     ("plot {bad} -f roc -o x.gif", "x.gif: expected a file that ends in"),
     ("plot {bad} -f roc", "Missing option '--out'"),
     ("plot {bad} -f roc -o x.png --width 0", "--width"),
+    *(
+        (f"plot {{bad}} -f roc -o x.png --width {width}", "--width")
+        for width in ("inf", "1e9", "101", "nan", "-inf")
+    ),
     ("plot {bad} -f roc -o x.png --round 0", "--round"),
     ("plot {bad} -f roc -o x.png --compare nowhere", "compare.json is not there"),
     ("export nowhere -f csv", "no run folder nowhere"),
@@ -169,13 +183,19 @@ ON_A_RUN: list[tuple[str, str]] = [
     (f"{E} -n 1", "-n"),
     (f"{E} -n 99999999", "99999999 prompts"),
     (f"{E} --draws 0", "--draws"),
+    (f"{E} --draws 10001", "--draws"),
+    (f"{E} --repeat 10001", "--repeat"),
+    (f"{E} --repeat -1", "--repeat"),
     (f"{E} --device nonsense", "nonsense"),
     ("explain {bad} a9.h9", "a9.h9 is not in the circuit"),
     ("explain {bad} -n 1", "--prompts"),
     ("explain {bad} --budget 1", "--budget"),
+    ("explain {bad} --budget nan", "--budget"),
     ("explain {bad} --roles nowhere.toml", "nowhere.toml"),
     ("paths {bad} -n 1", "--prompts"),
     ("paths {bad} --expansions 0", "--expansions"),
+    ("paths {bad} --expansions 10001", "--expansions"),
+    ("paths {bad} --count 10001", "--count"),
     ("paths {bad} --device nonsense", "nonsense"),
     ("report {bad} -o /proc/nowhere/x.html", "cannot write"),
     (f"report {{bad}} -o {'x' * 300}", "File name too long"),

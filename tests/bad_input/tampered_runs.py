@@ -117,12 +117,16 @@ CIRCUIT = {
     "node text": (changed("circuit.json", nodes=["a0.h0"]), "nodes[0] is 'a0.h0'"),
     "no site": (changed("circuit.json", nodes=[{"score": 1}]), "an object with site"),
     "site number": (changed("circuit.json", nodes=[{"site": 3}]), "site is 3, expected a text"),
-    "no such site": (changed("circuit.json", nodes=[{"site": "x"}]), "circuit.json is broken"),
-    "markup": (changed("circuit.json", nodes=[{"site": "[/red]"}]), "[/red]"),
+    "no such site": (
+        changed("circuit.json", nodes=[{"site": "x"}], size=1),
+        "circuit.json is broken",
+    ),
+    "markup": (changed("circuit.json", nodes=[{"site": "[/red]"}], size=1), "[/red]"),
     "score": (changed("circuit.json", nodes=[{"site": "a0.h0", "score": "x"}]), "score is 'x'"),
     "interval": (changed("circuit.json", interval=[1]), "interval is [1], expected a list of 2"),
     "total": (changed("circuit.json", total="x"), "total is 'x', expected a whole number"),
     "faithfulness": (changed("circuit.json", faithfulness="x"), "faithfulness is 'x'"),
+    "size": (changed("circuit.json", size=300), "circuit.json is broken (size is 300, expected "),
     "task": (changed("circuit.json", task=3), "task is 3"),
 }
 TENSORS = {
@@ -181,6 +185,8 @@ IDENTITY = {
     "no model": (_specification(model=...), "needs the field 'model'"),
     "strange field": (_specification(baseline="mean"), "no field 'baseline'"),
     "seed text": (_specification(seed="x"), "seed is 'x': expected int"),
+    "no such precision": (_specification(precision="half"), "precision half: expected float32"),
+    "seed huge": (_specification(seed=10**23), "a seed of 77 bits"),
     "no such task": (_specification(task="io"), "unknown task 'io'"),
     "no such model": (_specification(model="nowhere/at/all"), "nowhere/at/all"),
     "no such method": (_specification(method="x", score=None, search=None), "unknown method 'x'"),
@@ -190,11 +196,11 @@ IDENTITY = {
     "strange option": (_specification(options={"x": 1}), "an option 'x'"),
     "option text": (_specification(options={"max_size": "x"}), "max_size is 'x'"),
     "weights": (
-        inside("run.json", lambda r: r["identity"]["fingerprint"].update(weights="0")),
-        "the weights of",
+        inside("run.json", lambda r: r["identity"]["fingerprint"].update(model="0")),
+        "the model of",
     ),
     "a node of another model": (
-        inside("circuit.json", lambda r: r["nodes"].append({"site": "a9.h9", "score": 1.0})),
+        changed("circuit.json", nodes=[{"site": "a9.h9", "score": 1.0}], size=1),
         "a9.h9",
     ),
 }

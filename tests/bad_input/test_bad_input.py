@@ -77,4 +77,4 @@ def test_bad_input(
 def test_names_are_unique() -> None:
     names = [(table, case.name) for table, case in FOUND]
     assert len(names) == len({*names})
-    assert len(names) >= 150
+    assert len(names) >= 250

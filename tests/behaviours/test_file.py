@@ -335,3 +335,40 @@ def test_a_task_is_one_decorated_function(tokenized, monkeypatch):
     batch = found.batch(tokenized["WordPiece"], 10)
     assert len(batch) == 10
     assert (batch.positions["thing+1"] == 2).all()
+
+
+def templated(kinds: int, each: int) -> list[dict]:
+    """Lines of several templates."""
+    return [
+        row | {"clean": f"{kind} {row['clean']}", "template": f"kind {kind}"}
+        for kind in range(kinds)
+        for row in lines(each)
+    ]
+
+
+def test_one_template_in_four_is_kept_for_evaluation(tmp_path, smollm2):
+    path = tmp_path / "kinds.jsonl"
+    write(path, templated(8, 10))
+    found = read_task(path)
+    assert len(found.new_templates) == 2
+    assert found.sizes is not None
+    drawn = {
+        part: found.prompts(smollm2, 99, 0, part, per_group=99, only_correct=False)
+        for part in PARTS
+    }
+    assert {part: len(prompts) for part, prompts in drawn.items()} == found.sizes
+    assert sum(found.sizes.values()) == 80
+    new = set(found.new_templates)
+    kinds = {part: {prompt.template for prompt in prompts} for part, prompts in drawn.items()}
+    assert not new & (kinds["discover"] | kinds["check"])
+    assert new < kinds["evaluate"], "both kinds of templates are measured"
+    assert new <= kinds["reference"], "means of new templates come from their own prompts"
+    texts = [prompt.clean for prompts in drawn.values() for prompt in prompts]
+    assert len(texts) == len({*texts})
+
+
+@pytest.mark.parametrize(("kinds", "each", "kept"), [(2, 10, 0), (3, 10, 1), (3, 1, 0), (3, 2, 1)])
+def test_templates_are_kept_where_there_are_enough(tmp_path, kinds, each, kept):
+    path = tmp_path / "kinds.jsonl"
+    write(path, [*templated(kinds, each), *lines(4 if each == 1 else 0)])
+    assert len(read_task(path).new_templates) == kept

@@ -1,5 +1,7 @@
 """--precision and --memory: the whole command has them, and the next one does not."""
 
+import json
+
 import pytest
 import torch
 
@@ -9,6 +11,9 @@ from unweave.decomposition import precision
 from unweave.decomposition.api import relevance
 from unweave.errors import UnweaveError
 from unweave.experiments import compare
+from unweave.experiments.discover import discover
+from unweave.experiments.run_folder import read_run
+from unweave.experiments.specification import Experiment, Specification
 from unweave.model import loading
 from unweave.model.weights import tensors
 from unweave.testing.problem import tiny_problem
@@ -71,3 +76,54 @@ def test_what_was_asked_for_holds_where_a_call_names_none() -> None:
         with pytest.raises(UnweaveError, match="'tf32' needs an NVIDIA GPU"):
             precision.uses_tf32(problem.model, None)
     assert loading.load("wired-induction").network.dtype == torch.float32
+
+
+def test_a_run_keeps_its_precision(tmp_path, monkeypatch, capsys) -> None:
+    """What is done with a run later is done in its precision, unless another is asked for."""
+    run = tmp_path / "run"
+    quick = ["discover", "wired-induction", "--method", "eap", "-n", "6", "--held-out", "6", "-q"]
+    wide = [*quick, "--precision", "float64", "--out", str(run)]
+    assert cli.main([*wide, "--no-explain"]) == 0
+    assert read_run(run).specification.precision == "float64"
+    assert cli.main([*quick, "--resume", "--out", str(run)]) == 2
+    assert "precision was 'float64', is None" in capsys.readouterr().err
+
+    loaded, load = [], loading.load
+
+    def seen(*args, **kwargs):
+        loaded.append(load(*args, **kwargs))
+        return loaded[-1]
+
+    monkeypatch.setattr(loading, "load", seen)
+    later = [["evaluate", "--parts", "roc"], ["explain"], ["paths", "-n", "4"]]
+    for command, *options in later:
+        assert cli.main([command, str(run), "-q", *options]) == 0
+    assert [model.network.dtype for model in loaded] == [torch.float64] * 3
+    assert asked_precision() is None
+    assert cli.main(["evaluate", str(run), "--parts", "roc", "-q", "--precision", "float32"]) == 0
+    assert loaded[-1].network.dtype == torch.float32
+    settings = json.loads((run / "evaluation.json").read_text())["settings"]
+    assert settings["specification"]["precision"] == "float32"
+    assert read_run(run).specification.precision == "float64"
+
+
+def test_a_run_without_a_precision_is_one_that_asked_for_none(tmp_path) -> None:
+    """As older versions wrote them; an interrupted one goes on."""
+    how = Specification("wired-induction", "wired-induction", method="eap", prompts=4, held_out=4)
+    model = loading.load("wired-induction")
+    discover(model, "wired-induction", how, tmp_path / "run", explain=False)
+    path = tmp_path / "run" / "run.json"
+    record = json.loads(path.read_text())
+    del record["identity"]["specification"]["precision"]
+    path.write_text(json.dumps(record))
+    assert read_run(tmp_path / "run").specification.precision is None
+    again = discover(model, "wired-induction", how, tmp_path / "run", resume=True, explain=False)
+    assert again.nodes == read_run(tmp_path / "run").circuit.nodes
+
+
+def test_a_specification_in_python_has_its_precision() -> None:
+    how = Specification("wired-induction", "wired-induction", precision="float64")
+    model = loading.load("wired-induction")
+    assert Experiment.set_up(how, model).model.network.dtype == torch.float64
+    with pytest.raises(UnweaveError, match="precision half: expected float32"):
+        Specification("wired-induction", "wired-induction", precision="half")

@@ -1,10 +1,12 @@
 """`unweave discover` as a user types it: what it prints, and one line for every mistake."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from unweave.cli import main
 from unweave.experiments.run_folder import RunFolder
@@ -20,12 +22,33 @@ def test_the_circuit_is_printed_and_the_run_is_kept(
     out, err = capsys.readouterr()
     assert "faithfulness" in out
     assert "round 1: targets logits" in out
+    lines = out.splitlines()
+    (head,) = (i for i, line in enumerate(lines) if line.split()[:1] == ["node"])
+    assert lines[head].split() == ["node", "role", "effect", "again", "instead"]
+    row = next(line for line in lines[head:] if line.split()[:1] == ["a1.h2"])
+    assert "previous token" in row
+    assert re.search(r"\+\d\.\d\d ± \d\.\d\d .*\d+%", row), row
+    folder = tmp_path / "run"
+    assert lines[-1] == f"Next: open {folder / 'report.html'}, or unweave evaluate {folder}"
     assert "Scoring" in err
     assert {p.name for p in (tmp_path / "run").iterdir()} >= {
         "run.json",
         "circuit.json",
         "scores.safetensors",
     }
+
+
+def test_the_report_is_opened_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(typer, "launch", opened.append)
+    quick = [*QUICK, "--method", "eap", "--no-explain", "-q", "--out"]
+    assert main([*quick, str(tmp_path / "a")]) == 0
+    assert opened == []
+    assert main([*quick, str(tmp_path / "b"), "--open"]) == 0
+    assert opened == [str(tmp_path / "b" / "report.html")]
+    assert (tmp_path / "b" / "report.html").is_file()
 
 
 def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

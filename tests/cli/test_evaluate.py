@@ -163,8 +163,8 @@ def test_weights_that_changed_since_are_noticed(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = read_json(run / "run.json", "run")
-    record["identity"]["fingerprint"]["weights"] = "0" * 16
+    record["identity"]["fingerprint"]["model"] = "0" * 16
     (run / "run.json").write_text(json.dumps(record))
     for command in (["evaluate", str(run)], ["explain", str(run)]):
         assert cli.main(command) == 2
-        assert "the weights of" in capsys.readouterr().err
+        assert "the model of" in capsys.readouterr().err

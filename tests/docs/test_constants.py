@@ -1,4 +1,4 @@
-"""docs/rules.md says of every constant and option of a search what its value is."""
+"""docs/study.md says of every constant and option of a search what its value is."""
 
 import re
 from dataclasses import asdict
@@ -29,6 +29,6 @@ def test_every_constant_of_a_search_is_in_the_table():
     }
     assert len(constants) > 20
     assert len(options) > 20
-    rows = ROW.findall((ROOT / "docs" / "rules.md").read_text("utf-8"))
+    rows = ROW.findall((ROOT / "docs" / "study.md").read_text("utf-8"))
     assert {name: value for name, value, _ in rows} == constants | options
     assert len(rows) == len(constants) + len(options), "a row stands twice"

@@ -2,11 +2,15 @@
 
 import importlib.util
 import json
+import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from snippets import ROOT
 
 import unweave
@@ -41,11 +45,70 @@ def test_errors_are_listed_with_names_for_values():
 raise UnweaveError(f"{name!r} is not a site: expected {kinds[0]}" " or other")
 raise UnweaveError(str(error))
 raise ValueError("not ours, whatever it says")
+raise NotFiniteError(f"score {name} is not finite")
+BadLine(3, f"{first} fields under {second} columns")
+_fail(value, where, "a list" if size is None else f"a list of {size}")
 """
-    assert list(script("hooks").messages(source)) == [
-        "‹name› is not a site: expected ‹kinds› or other"
-    ]
-    assert "is not a site: expected e.g. a9.h6" in script("hooks").error_list()
+    assert {*script("hooks").messages(source)} == {
+        "‹name› is not a site: expected ‹kinds› or other",
+        "score ‹name› is not finite",
+        "‹first› fields under ‹second› columns",
+        "‹where› is ‹value›, expected a list",
+        "‹where› is ‹value›, expected a list of ‹size›",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "is not a site: expected e.g. a9.h6",  # UnweaveError
+        "the ‹name› ablation is not finite at ‹point›: look for NaN",  # NotFiniteError
+        "‹where› is ‹value›, expected a whole number",  # in a file of a run
+        "expected an object {…} with clean, corrupted, …",  # in a task file
+    ],
+)
+def test_every_kind_of_error_is_listed(text: str):
+    listed = script("hooks").error_list()
+    assert text in listed
+    lines = [line for line in listed.splitlines() if line.startswith("- ")]
+    assert len(lines) > 350
+
+
+# What says what to do, or names what there is to choose from.
+VERBS = """
+    add ask begin call check choose compare continues? correct corrupt declare delete discover
+    draw drop export fetch give install keep leave load look make move name pass pip put record
+    remove rename repair report resume run save score set shorten split start take teach try use
+    wait write
+"""
+REMEDY = re.compile(
+    rf"\b({'|'.join(VERBS.split())})\b"
+    r"|‹(nearest|close|able|remedy|_suggestion|tensors|_AGAIN|_GO_ON|install|_KINDS)›|unweave \w",
+    re.IGNORECASE,
+)
+CHOICE = re.compile(r"expected|known|0–‹|it has ‹|such as ‹|\?$")
+# The reason is the system's, or another message with a remedy of its own.
+REASONS = {
+    "‹file› cannot be read: ‹reason›",
+    "‹name› cannot be looked up: ‹strerror›",
+    "‹path› cannot be read: ‹strerror›",
+    "‹source› cannot be read: ‹strerror›",
+    "‹str› cannot be read: ‹error›",
+    "cannot read the roles ‹path›: ‹strerror›",
+    "nothing could be reproduced: ‹failed›",
+    "task ‹name›, line ‹line›: ‹error›",
+}
+
+
+def test_every_error_has_a_remedy():
+    """After what was found, past the first colon or comma: what was expected, or what to do."""
+    listed = re.findall(r"^- `(.+)`$", script("hooks").error_list(), re.MULTILINE)
+    without = set()
+    for message in listed:
+        rest = "".join(re.split(r"[:;,.] ", message, maxsplit=1)[1:])
+        if not CHOICE.search(message) and not REMEDY.search(rest):
+            without.add(message)
+    assert without == REASONS
 
 
 def test_every_public_name_is_in_the_reference():
@@ -113,3 +176,67 @@ def test_the_gallery_shows_what_its_script_makes():
         assert one["command"] in page
     # Circuits of wired models are known: what is stored is what was wired.
     assert set(stored["wired-induction"]["nodes"]) == {"a1.h2", "a2.h0"}
+
+
+def test_the_pages_that_everybody_looks_for_are_in_the_navigation():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    sections = yaml.safe_load(text)["nav"]
+    named = dict(pair for section in sections for pair in _pages(section))
+    assert {
+        "Your first circuit": "first-circuit.md",
+        "Read a report": "report.md",
+        "Bring your own model": "own-model.md",
+        "Bring your own task": "own-task.md",
+        "Choose a score and a search": "scores-and-searches.md",
+        "Edges and paths": "edges.md",
+        "Explain one text": "explain.md",
+        "GPUs and clusters": "gpus.md",
+        "The method": "method.md",
+        "Rules and what they promise": "rules.md",
+        "The study behind the rules": "study.md",
+        "Reproduce the paper": "reproduce.md",
+        "Errors and gotchas": "errors.md",
+        "API reference": "api.md",
+        "Gallery": "gallery.md",
+        "Changelog": "changelog.md",
+    }.items() <= named.items()
+    assert len([page for page in named.values() if page.endswith(".ipynb")]) == 3
+    assert all((ROOT / "docs" / page).is_file() for page in named.values())
+
+
+def _pages(section: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, found in section.items():
+        if isinstance(found, str):
+            yield name, found
+        else:
+            yield from (pair for one in found for pair in _pages(one))
+
+
+def test_the_tutorial_has_pictures():
+    text = (ROOT / "docs" / "first-circuit.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]+\]\(pictures/([\w.-]+)\)", text)
+    assert shown == ["gallery-wired-inhibition.svg", "circuit.svg", "report.png"]
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_the_gallery_says_where_a_report_is(
+    built: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`make docs` alone builds none: the page says how they are made."""
+    (tmp_path / "docs" / "gallery").mkdir(parents=True)
+    stored = json.dumps({"ioi": stored_gallery()["ioi"]})
+    (tmp_path / "docs" / "gallery.json").write_text(stored, encoding="utf-8")
+    if built:
+        (tmp_path / "docs" / "gallery" / "ioi.html").touch()
+    hooks = script("hooks")
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    page = hooks.gallery_list()
+    assert ("[Open the report](gallery/ioi.html)" in page) == built
+    assert ("`python docs/gallery.py ioi` makes its report" in page) != built
+
+
+def test_the_page_of_rules_is_short():
+    """Conclusions; what they are drawn from has its own page."""
+    page = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    assert len(page.split()) < 1500
+    assert "](study.md)" in page

@@ -181,7 +181,7 @@ def test_other_weights_are_not_mixed(tmp_path: Path) -> None:
         next(t for t in tensors(model.network) if t.ndim == 2)[0, 0] += 1e-3
         return model
 
-    with pytest.raises(UnweaveError, match="was made with hash of weights = "):
+    with pytest.raises(UnweaveError, match="was made with hash of model = "):
         compare(PLAN, tmp_path, changed)
 
 

@@ -57,20 +57,20 @@ def test_faithfulness_is_that_of_slow_runs(wired: Model, ablation: str) -> None:
     edges = EdgeExperiment(Experiment.set_up(how, wired))
     names = [edge.name for edge in circuit.edges]
     assert circuit.faithfulness == pytest.approx(
-        plain_edge_faithfulness(edges.held_out, names), abs=1e-5
+        plain_edge_faithfulness(edges.held_out, names), abs=1e-4
     )
-    assert circuit.found == pytest.approx(plain_edge_faithfulness(edges.discovery, names), abs=1e-5)
+    assert circuit.found == pytest.approx(plain_edge_faithfulness(edges.discovery, names), abs=1e-4)
     check = edges.problem("check", 6)
     whole = plain_edge_faithfulness(check, names)
     for edge in circuit.edges:
         left = [name for name in names if name != edge.name]
         assert edge.effect == pytest.approx(
-            whole - plain_edge_faithfulness(check, left), abs=1e-5
+            whole - plain_edge_faithfulness(check, left), abs=1e-4
         ), edge.name
     for node in circuit.nodes:
         left = [name for name in names if f"{node}->" not in name and f">{node}<" not in name]
         effect = whole - plain_edge_faithfulness(check, left)
-        assert circuit.evidence[node].effect == pytest.approx(effect, abs=1e-5), node
+        assert circuit.evidence[node].effect == pytest.approx(effect, abs=1e-4), node
 
 
 def test_the_files_tell_the_graph(wired: Model, folder: Path) -> None:
@@ -89,8 +89,8 @@ def test_the_files_tell_the_graph(wired: Model, folder: Path) -> None:
     assert load_file(folder / "edges.safetensors")["values"].shape == (193,)
     assert "5 of 193 edges among 2 nodes reproduce" in run.record["verdict"]["sentence"]
     curve = run.record["edge_curve"]
-    assert curve["faithfulness"][-1] == pytest.approx(1, abs=1e-5)
-    assert curve["faithfulness"][0] == pytest.approx(0, abs=1e-5)
+    assert curve["faithfulness"][-1] == pytest.approx(1, abs=1e-4)
+    assert curve["faithfulness"][0] == pytest.approx(0, abs=1e-4)
 
 
 @pytest.mark.parametrize("at", [2, 4, 7, 11, 14])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from oracles.closeness import assert_close
+from oracles.closeness import RELATIVE, assert_close
 
 from unweave.behaviours.file import find_task
 from unweave.circuits import Scores
@@ -82,9 +82,7 @@ def test_elimination_is_nested_and_its_losses_are_those_of_its_circuits(
     order = nested(joined, first.steps)
     assert sorted(map(str, order)) == sorted(first.selected)
     circuits = [tuple(order[: step.size]) for step in first.steps]
-    assert [step.loss for step in first.steps] == pytest.approx(
-        loss(many.metric(circuits)).tolist(), abs=1e-5
-    )
+    assert_close(torch.tensor([step.loss for step in first.steps]), loss(many.metric(circuits)))
     sizes = [step.size for step in first.steps]
     assert sizes == sorted(sizes, reverse=True)
 
@@ -109,7 +107,7 @@ def test_polish_ends_where_no_single_change_pays(
     assert value(many, found, price) <= value(many, start, price) + 1e-6
     for node in {*found, *left[: SETTINGS.returning // 2]}:
         changed = tuple(set(found) ^ {node})
-        assert not changed or value(many, changed, price) >= value(many, found, price) - 1e-5, node
+        assert not changed or value(many, changed, price) >= value(many, found, price) - 1e-4, node
     assert len(polish(many, Loss.of(many), start, left, 0.0, len(start))) <= len(start)
 
 
@@ -161,7 +159,9 @@ def test_every_node_is_ranked_after_the_circuit(many: Problem, order: str) -> No
     assert sorted(best.circuit) == sorted(found.circuit)
     assert order == "measured" or best.circuit == found.circuit
     loss = Loss.of(many)
-    assert best.loss == pytest.approx(float(loss(many.metric([found.sites]))[0]), abs=1e-5)
+    own = float(loss(many.metric([found.sites]))[0])
+    # A loss is in units of what ablating every node changes: this is relative to that.
+    assert best.loss == pytest.approx(own, abs=RELATIVE[torch.float32])
 
 
 @pytest.mark.parametrize("order", ["measured", "left"])

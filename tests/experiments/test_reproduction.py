@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from oracles.algorithm1 import Twin
 from oracles.patched import patched
 from transformers import GPT2Config
@@ -116,8 +117,8 @@ def test_curves_begin_at_nothing_and_end_at_the_model(
 ) -> None:
     found = parts.curves(wired, swept, 3)
     for curve in (*found["lines"].values(), found["random"]):
-        assert curve["faithfulness"][0] == pytest.approx(0, abs=1e-5)
-        assert curve["faithfulness"][-1] == pytest.approx(1, abs=1e-5)
+        assert curve["faithfulness"][0] == pytest.approx(0, abs=1e-4)
+        assert curve["faithfulness"][-1] == pytest.approx(1, abs=1e-4)
     assert len(found["random"]["draws"]) == 3
     assert found["known"]["published"]["faithfulness"] == pytest.approx(1, abs=1e-3)
     assert {"cdt-paper", "eap", "cdt-paper, from zero ablation"} <= found["lines"].keys()
@@ -287,8 +288,14 @@ def test_names_and_texts_are_escaped(record: dict[str, Any]) -> None:
 
 
 def test_the_command(
-    folder: Path, record: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    record: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(typer, "launch", opened.append)
     how = ["reproduce", NAME, "-n", "8", "--held-out", "8", "--draws", "2"]
     assert cli.main([*how, "--out", str(folder)]) == 0
     shown = capsys.readouterr().out
@@ -296,7 +303,9 @@ def test_the_command(
     assert "AUC" in shown
     assert f"open {folder / 'reproduce.html'}" in shown
     assert (folder / "reproduce.html").stat().st_size < 6_000_000
-    assert cli.main([*how, "--out", str(folder), "--json"]) == 0
+    assert opened == []
+    assert cli.main([*how, "--out", str(folder), "--json", "--open"]) == 0
+    assert opened == [str(folder / "reproduce.html")]
     assert json.loads(capsys.readouterr().out)["subjects"][0]["task"] == NAME
     assert cli.main(["reproduce", "wired-inducton", "--out", str(tmp_path / "new")]) == 2
     assert "did you mean wired-induction" in capsys.readouterr().err

@@ -142,6 +142,21 @@ def own_file(path: Path) -> str:
     return str(path)
 
 
+def test_both_figures_of_a_file_with_templates(wired: Model, tmp_path: Path) -> None:
+    file = Path(own_file(tmp_path / "mine.jsonl"))
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for i, row in enumerate(rows):
+        row["template"] = f"kind {i % 4}"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    how = Specification(str(file), TASK, method="eap", ablation="counterfactual")
+    discover(wired, str(file), how, tmp_path / "run", explain=False)
+    record = read_run(tmp_path / "run").record
+    found = record["verdict"]["templates"]
+    assert found.keys() == {"seen", "new"}
+    assert all(one["prompts"] > 0 for one in found.values())
+    assert sum(one["prompts"] for one in found.values()) == len(record["prompts"]["evaluate"])
+
+
 @pytest.mark.parametrize("level", ["node", "edge"])
 def test_a_pair_of_unequal_lengths_is_found_before_the_work(
     wired: Model, tmp_path: Path, level: str
@@ -173,7 +188,7 @@ def test_edits_of_task_file_and_weights_are_noticed(wired: Model, tmp_path: Path
     other = load(TASK)
     next(t for t in tensors(other.network) if t.ndim == 2)[0, 0] += 1e-3
     own_file(tmp_path / "mine.jsonl")
-    with pytest.raises(UnweaveError, match="hash of weights was"):
+    with pytest.raises(UnweaveError, match="hash of model was"):
         discover(other, file, how, tmp_path / "run", resume=True)
 
 

@@ -104,5 +104,5 @@ def test_broken_lens_checkpoint(content: bytes | None, tmp_path: Path) -> None:
         (tmp_path / "model_final.pth").unlink()
     else:
         (tmp_path / "model_final.pth").write_bytes(content)
-    with pytest.raises(UnweaveError, match=r"should hold one \.pth|not a whole state dict"):
+    with pytest.raises(UnweaveError, match=r"expected one \.pth|not a whole state dict"):
         load(tmp_path)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy
 import pytest
 import torch
+from oracles.closeness import assert_close
 from oracles.patched import patched
 
 from unweave.ablation import ZERO, Ablation, activations
@@ -134,7 +135,7 @@ def test_the_whole_model_is_transformers_own(family, granularity):
     readout = problem.batch.readout
     metric = readout.measure(logits[torch.arange(len(problem.batch)), readout.read])
     # transformers turns queries and keys by angles in float32.
-    assert (problem.reference.full - metric).abs().max() < 1e-5
+    assert_close(problem.reference.full, metric, relative=1e-4)
     named = [n for n in problem.nodes if n.position != OTHER]
     if granularity == "head@position":  # what no node of a circuit names is ablated
         assert (problem.metric([named])[0] - metric).abs().max() > 1e-3
@@ -186,7 +187,7 @@ def test_every_ablation_by_its_meaning(name):
             rows = activations(model, reference.corrupted, points)[point]
             means = [rows[reference.groups == group].mean(0) for group in batch.groups]
             expected = torch.stack(means)
-        assert (built.at(point, clean[point]) - expected).abs().max() < 1e-5
+        assert_close(built.at(point, clean[point]), expected)
 
 
 def test_kinds_of_nodes_are_checked():

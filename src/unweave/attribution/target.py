@@ -68,7 +68,9 @@ def find_targets(
         UnweaveError: For an unknown class, or a text that is not one token.
     """
     if not any(isinstance(step, Linear) for step in model.network.head.steps):
-        raise UnweaveError(f"{model.name} has no output head to explain")
+        raise UnweaveError(
+            f"{model.name} has no output head to explain: load the classifier or language model"
+        )
     ids = [text.ids for text in texts]
     found = read_logits(model, model.rows(ids, decoder), reads_of(model, texts, decoder))
     targets = []

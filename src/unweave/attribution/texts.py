@@ -64,7 +64,10 @@ class EncodedText:
         start, end = phrase
         inside = tuple(i for i, (a, b) in enumerate(self.spans) if a < end and start < b)
         if not inside:
-            raise UnweaveError(f"characters {start}–{end} of {_short(self.text)} cover no token")
+            raise UnweaveError(
+                f"characters {start}–{end} of {_short(self.text)} cover no token: give those of "
+                "a whole word"
+            )
         return Word(self.text[start:end], inside)
 
 
@@ -125,7 +128,9 @@ def blank(model: Model, text: EncodedText) -> list[int]:
 
 def _read(model: Model, ids: Sequence[int]) -> int:
     if model.family == "image":
-        raise UnweaveError(f"{model.name} reads images: attribution needs text")
+        raise UnweaveError(
+            f"{model.name} reads images: attribution needs text, choose a model of it"
+        )
     if model.network.head.first:
         return 0
     if model.family != "encoder":

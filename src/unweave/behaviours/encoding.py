@@ -65,7 +65,10 @@ def encode(
         anchor, _, offset = name.rpartition("+")
         index = positions[anchor] + int(offset)
         if index >= len(clean):
-            raise UnweaveError(f"position {name!r} is behind the end of {short(prompt.clean)}")
+            raise UnweaveError(
+                f"position {name!r} is behind the end of {short(prompt.clean)}: write longer "
+                "prompts, or drop the position"
+            )
         positions[name] = index
     answers = [_id(words, prompt, text, "answer", first_token) for text in prompt.answers]
     if prompt.distractors == (OTHERS,):
@@ -75,7 +78,10 @@ def encode(
         others = [_id(words, prompt, text, "distractor", first_token) for text in wrong]
     if both := set(answers) & set(others):
         token = words.model.decode(both.pop())
-        raise UnweaveError(f"an answer and a distractor both begin with the token {token!r}")
+        raise UnweaveError(
+            f"an answer and a distractor both begin with the token {token!r}: choose words that do "
+            "not"
+        )
     read_corrupted = _read(words.model, corrupted)
     if words.model.family != "encoder-decoder":  # whose answer stands in another text
         positions["end"] = read
@@ -144,7 +150,10 @@ def _read(model: Model, ids: list[int]) -> int:
         return 0
     mask = getattr(model.tokenizer, "mask_token_id", None)
     if model.family != "encoder" or mask is None:
-        raise UnweaveError(f"{model.name} is of the family {model.family}: a task needs text")
+        raise UnweaveError(
+            f"{model.name} is of the family {model.family}: a task needs text, choose a language "
+            "model or text classifier"
+        )
     if mask not in ids:
         raise UnweaveError(
             f"{model.name} is a masked language model: put {model.decode(mask)} into the prompt "
@@ -156,7 +165,7 @@ def _read(model: Model, ids: list[int]) -> int:
 def _last_token(name: str, span: Span, spans: list[tuple[int, int]]) -> int:
     inside = [i for i, (start, end) in enumerate(spans) if start < span[1] and span[0] < end]
     if not inside:
-        raise UnweaveError(f"position {name!r} covers no token")
+        raise UnweaveError(f"position {name!r} covers no token: give the characters of a word")
     return inside[-1]
 
 

@@ -23,7 +23,7 @@ from unweave.behaviours.encoding import encode
 from unweave.behaviours.mib_rows import is_mib_row, mib_prompt
 from unweave.behaviours.prompt import OTHERS, Answer, Prompt, Span, short
 from unweave.behaviours.rows import COLUMNS, SUFFIXES, BadLine, read_rows, unknown_column
-from unweave.behaviours.sampling import listed
+from unweave.behaviours.sampling import kept_templates, listed
 from unweave.behaviours.task import Task, synthetic_tasks, tasks
 from unweave.behaviours.words import Words, continues
 from unweave.errors import UnweaveError
@@ -84,12 +84,14 @@ def as_task(
     """The prompts of a file as a task."""
     prompts = [prompt for _, prompt in lines]
     labelled = prompts[0].distractors == (OTHERS,)
-    sampler, sizes = listed(prompts)
+    new = kept_templates(prompts)
+    sampler, sizes = listed(prompts, new)
     return Task(
         path.stem,
         f"{len(prompts)} prompts from {path.name}",
         MARGIN if labelled else metric,
         sampler,
+        new_templates=new,
         sizes=sizes,
         lines=tuple(lines),
     )
@@ -210,7 +212,9 @@ def _spans(value: Any, clean: str) -> dict[str, Span]:
     try:
         positions = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:
-        raise UnweaveError(f"positions is not JSON: {error}") from error
+        raise UnweaveError(
+            f"positions is not JSON ({error}): expected names with [start, end] or text"
+        ) from error
     if not isinstance(positions, dict):
         raise UnweaveError(
             f"positions is {short(positions)}: expected names with [start, end] or text"

@@ -48,7 +48,8 @@ class Prompt:
     def __post_init__(self) -> None:
         self._check_lengths()
         if not self.clean or not self.corrupted:
-            raise UnweaveError(f"the {'corrupted' if self.clean else 'clean'} text is empty")
+            empty = "corrupted" if self.clean else "clean"
+            raise UnweaveError(f"the {empty} text is empty: give at least one word")
         if self.clean == self.corrupted:
             raise UnweaveError(
                 f"clean and corrupted are the same text, {short(self.clean)}: corrupt what the "

@@ -47,7 +47,9 @@ def read_rows(path: Path) -> Iterator[Row]:
 def _content(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
-            raise UnweaveError(f"{path} cannot be read: it is not a file")
+            raise UnweaveError(
+                f"{path} cannot be read: it is not a file, give one that ends in .jsonl or .csv"
+            )
         if (size := path.stat().st_size) > MOST_BYTES:
             raise UnweaveError(
                 f"{path} has {size:,} bytes and a task file at most {MOST_BYTES:,}: split it"
@@ -55,7 +57,7 @@ def _content(path: Path) -> str:
         with path.open(encoding="utf-8-sig", newline="") as file:
             return file.read()
     except UnicodeDecodeError as error:
-        raise UnweaveError(f"{path} cannot be read: not UTF-8") from error
+        raise UnweaveError(f"{path} cannot be read: not UTF-8, save it in that encoding") from error
     except OSError as error:
         raise UnweaveError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:  # a path with a null character

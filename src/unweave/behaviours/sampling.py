@@ -6,7 +6,7 @@ Four disjoint parts: a circuit is searched on "discover" prompts, the search che
 needs) sees them, so that held-out prompts are also held-out sentences.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 from random import Random
@@ -38,8 +38,11 @@ def part_of(prompt: Prompt) -> Part:
 
 def key_hash(prompt: Prompt) -> int:
     """A number that depends on the prompt's key alone, in every process."""
-    digest = blake2b((prompt.key or prompt.clean).encode(), digest_size=8).digest()
-    return int.from_bytes(digest)
+    return _hash(prompt.key or prompt.clean)
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
 def generated(name: str, write: Write) -> Sampler:
@@ -61,21 +64,36 @@ def generated(name: str, write: Write) -> Sampler:
     return sample
 
 
-def listed(prompts: list[Prompt]) -> tuple[Sampler, dict[Part, int]]:
+def kept_templates(prompts: Sequence[Prompt]) -> tuple[str, ...]:
+    """Of a list's templates, those that the search never sees: one in four, by their hashes.
+
+    None of fewer than three; none where a part of the others, or the evaluation or the reference
+    of one that is kept, would have no prompt.
+    """
+    keys: dict[str, set[str]] = {}
+    for prompt in prompts:
+        if prompt.template:
+            keys.setdefault(prompt.template, set()).add(prompt.key)
+    if len(keys) < 3:
+        return ()
+    new = sorted(keys, key=_hash)[: max(1, len(keys) // 4)]
+    own = {key for name in new for key in keys[name]}
+    seen = {prompt.key for prompt in prompts} - own
+    enough = len(seen) >= len(PARTS) and all(len(keys[name]) >= 2 for name in new)
+    return tuple(sorted(new)) if enough else ()
+
+
+def listed(prompts: Sequence[Prompt], new: Sequence[str] = ()) -> tuple[Sampler, dict[Part, int]]:
     """A fixed list of prompts in four parts, and how many prompts each part has.
 
     Prompts with one key count once. Of k keys, in the order of their hashes, reference gets k // 5
-    (at least 1), discovery half of the others, and check and evaluation share what is left.
+    (at least 1), discovery half of the others, and check and evaluation share what is left. Of the
+    keys of a new template, evaluation gets all but the reference's.
     """
-    keys = sorted({prompt.key: key_hash(prompt) for prompt in prompts}.items(), key=lambda k: k[1])
-    reference = max(1, len(keys) // 5)
-    discover = (len(keys) - reference) // 2
-    check = (len(keys) - reference - discover) // 2
-    ends: dict[Part, int] = {"reference": reference, "discover": reference + discover}
-    ends |= {"check": ends["discover"] + check, "evaluate": len(keys)}
-    parts: dict[str, Part] = {
-        key: next(part for part, end in ends.items() if i < end) for i, (key, _) in enumerate(keys)
-    }
+    template = {prompt.key: prompt.template for prompt in prompts if prompt.template in new}
+    parts = _parts([p for p in prompts if p.key not in template], ("discover", "check", "evaluate"))
+    for name in new:
+        parts |= _parts([p for p in prompts if template.get(p.key) == name], ("evaluate",))
     own: dict[Part, list[Prompt]] = {part: [] for part in PARTS}
     for prompt in prompts:
         own[parts[prompt.key]].append(prompt)
@@ -86,6 +104,20 @@ def listed(prompts: list[Prompt]) -> tuple[Sampler, dict[Part, int]]:
         return iter(chosen)
 
     return sample, {part: len(some) for part, some in own.items()}
+
+
+def _parts(prompts: Sequence[Prompt], others: Sequence[Part]) -> dict[str, Part]:
+    """The part of each key, in the order of their hashes: reference first, then each of the others
+    takes half of what is left, and the last the rest."""
+    keys = sorted({prompt.key: key_hash(prompt) for prompt in prompts}.items(), key=lambda k: k[1])
+    left = [key for key, _ in keys]
+    found: dict[str, Part] = {}
+    for part in ("reference", *others):
+        count = max(1, len(left) // 5) if part == "reference" else len(left) // 2
+        count = len(left) if part == others[-1] else count
+        found |= dict.fromkeys(left[:count], part)
+        left = left[count:]
+    return found
 
 
 def balanced(drawn: Iterator[Prompt]) -> Iterator[Prompt]:

@@ -39,7 +39,7 @@ Out = Annotated[
     Path | None,
     typer.Option(help="Folder for the results; by default runs/compare-MODEL.", show_default=False),
 ]
-Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size.")]
+Draws = Annotated[int, typer.Option(min=1, max=given.MOST, help="Random circuits of each size.")]
 Protocol = Annotated[
     str,
     typer.Option(

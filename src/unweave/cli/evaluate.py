@@ -21,10 +21,14 @@ Parts = Annotated[
         help="curve,roc,random_circuits,completeness,minimality,stability: all unless given."
     ),
 ]
-Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size.")]
+Draws = Annotated[int, typer.Option(min=1, max=given.MOST, help="Random circuits of each size.")]
 Repeat = Annotated[
     int,
-    typer.Option(min=0, help="Repeat the whole search so many times, on other prompts each time."),
+    typer.Option(
+        min=0,
+        max=given.MOST,
+        help="Repeat the whole search so many times, on other prompts each time.",
+    ),
 ]
 
 

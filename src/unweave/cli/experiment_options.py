@@ -1,6 +1,7 @@
 """Options that every command with an experiment has: one spelling, one help text."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -91,6 +92,16 @@ HeldOut = Annotated[
     int | None, typer.Option("--held-out", min=2, help="Other prompts to measure it on.")
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, …")]
+
+
+MOST = 10_000  # of what a command draws, repeats or follows: far more than any figure gains from
+
+
+def not_nan(value: float) -> float:
+    """For options with a range: NaN is in none, but no comparison says so."""
+    if math.isnan(value):
+        raise typer.BadParameter("nan is not a number")
+    return value
 
 
 def _ask_precision(precision: str | None) -> str | None:
@@ -210,9 +221,10 @@ def specification(values: Mapping[str, Any], task: str, model: str, **own: Any) 
         own: What only this command has.
     """
     from unweave.ablations.kind import ablations
+    from unweave.asked import asked_precision
     from unweave.experiments.specification import Specification
 
-    shared = {name: values[name] for name in _SPECIFIED}
+    shared = {name: values[name] for name in _SPECIFIED} | {"precision": asked_precision()}
     ablation = ablations[values["ablation"]].name
     return Specification(task=task, model=model, ablation=ablation, **shared, **own)
 

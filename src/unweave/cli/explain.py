@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from unweave.roles.explain import Explanation
 
 
+Budget = Annotated[
+    float,
+    typer.Option(
+        min=8,
+        callback=given.not_nan,
+        help="Forward passes of these prompts that may be spent.",
+    ),
+]
+
+
 @commands.register("explain")
 def explain(
     run: Annotated[
@@ -24,9 +34,7 @@ def explain(
         Path | None, typer.Option(help="A TOML file of roles to add to those of unweave.")
     ] = None,
     prompts: Annotated[int, typer.Option("-n", "--prompts", min=2, help="Held-out prompts.")] = 32,
-    budget: Annotated[
-        float, typer.Option(min=8, help="Forward passes of these prompts that may be spent.")
-    ] = 20.0,
+    budget: Budget = 20.0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     precision: given.Precision = None,
     memory: given.Memory = None,

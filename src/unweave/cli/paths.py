@@ -8,15 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from unweave.cli import commands
+from unweave.cli import experiment_options as given
 
 
 @commands.register("paths")
 def paths(
     run: Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")],
     prompts: Annotated[int, typer.Option("-n", "--prompts", min=2, help="Held-out prompts.")] = 16,
-    count: Annotated[int, typer.Option(min=1, help="How many paths to list.")] = 20,
+    count: Annotated[int, typer.Option(min=1, max=given.MOST, help="How many paths to list.")] = 20,
     expansions: Annotated[
-        int, typer.Option(min=1, help="How many partial paths to follow, the strongest first.")
+        int,
+        typer.Option(
+            min=1,
+            max=given.MOST,
+            help="How many partial paths to follow, the strongest first.",
+        ),
     ] = 64,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from unweave.cli import commands
+from unweave.cli import experiment_options as given
 from unweave.errors import UnweaveError
 
 
@@ -35,7 +36,13 @@ def plot(
         ),
     ] = False,
     width: Annotated[
-        float, typer.Option(min=1, help="In inches: 3.4 for one column, 7 for two.")
+        float,
+        typer.Option(
+            min=1,
+            max=100,
+            callback=given.not_nan,
+            help="In inches: 3.4 for one column, 7 for two.",
+        ),
     ] = 3.4,
     compare: Annotated[
         Path | None, typer.Option(help="A folder of unweave compare, for other methods' curves.")

@@ -32,7 +32,10 @@ Prompts = Annotated[
     typer.Option("--prompts", "-n", min=1, help="To search on; the paper's numbers unless given."),
 ]
 Seed = Annotated[int, typer.Option(help="Decides which prompts are drawn.")]
-Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size, and random orders.")]
+Draws = Annotated[
+    int,
+    typer.Option(min=1, max=given.MOST, help="Random circuits of each size, and random orders."),
+]
 Out = Annotated[Path, typer.Option(help="Folder for the page and its parts.")]
 OpenPage = Annotated[
     bool, typer.Option("--open", help="Open the page in a browser when it is finished.")

@@ -131,6 +131,7 @@ def _ablation(
     if other.mask.shape != inputs.mask.shape:
         raise UnweaveError(
             f"counterfactual prompts are {tuple(other.mask.shape)} tokens, the clean ones "
-            f"{tuple(inputs.mask.shape)}: they must align token by token"
+            f"{tuple(inputs.mask.shape)}: they must align token by token, "
+            "choose texts of one length"
         )
     return counterfactual(model, other, needed, plain_examples(model.network, inputs, budget))

@@ -108,7 +108,10 @@ def _metric_gradient(
 def _outputs(model: Model) -> int:
     linears = [s for s in model.network.head.steps if isinstance(s, Linear)]
     if not linears:
-        raise UnweaveError(f"{model.name} has no output head to read a metric from")
+        raise UnweaveError(
+            f"{model.name} has no output head to read a metric from: load the language model or "
+            "classifier"
+        )
     return linears[-1].shape[0]
 
 
@@ -116,7 +119,10 @@ def columns_of(head: Head, columns: Int[Tensor, " n"]) -> Head:
     """The head with only some outputs of its last linear map."""
     places = [i for i, step in enumerate(head.steps) if isinstance(step, Linear)]
     if not places:
-        raise UnweaveError("columns of the logits were asked for, but the model has no output head")
+        raise UnweaveError(
+            "columns of the logits were asked for, but the model has no output head: load the "
+            "language model or classifier"
+        )
     steps, last = list(head.steps), places[-1]
     step = steps[last]
     assert isinstance(step, Linear)

@@ -56,7 +56,9 @@ def read_sources(
         for site in source.sites:
             model.check_site(site)
             if site.point.kind == "logits":
-                raise UnweaveError(f"{site} cannot be a source: nothing lies downstream of it")
+                raise UnweaveError(
+                    f"{site} cannot be a source: nothing lies downstream of it, name one before it"
+                )
     return result
 
 

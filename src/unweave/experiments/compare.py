@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from unweave.asked import ask_memory, ask_precision, asked_memory, asked_precision
+from unweave.asked import ask_memory, ask_precision, asked_memory, asked_precision, preferred
 from unweave.behaviours.file import find_task
 from unweave.distributed import on_first
 from unweave.errors import UnweaveError
@@ -26,7 +26,7 @@ from unweave.experiments.files import plain, read_json, write_json
 from unweave.experiments.locking import locked
 from unweave.experiments.methods import METHODS, Method
 from unweave.experiments.schema import COMPARISON, REFERENCE_RESULT, RESULT, check_file
-from unweave.experiments.specification import Experiment, Specification
+from unweave.experiments.specification import Experiment, Specification, check_seed
 from unweave.experiments.summary import figures, row, summary
 from unweave.model.loading import load as load_model
 from unweave.model.model import Model
@@ -53,6 +53,10 @@ class Comparison:
     seeds: tuple[int, ...] = (0,)
     draws: int = 10
 
+    def __post_init__(self) -> None:
+        for seed in self.seeds:
+            check_seed(seed)
+
     def checked(self) -> "Comparison":
         """With all methods filled in, nothing twice.
 
@@ -78,7 +82,7 @@ class Results:
     """A folder of finished results.
 
     Args:
-        fingerprints: By task, hashes of weights and task file; empty while they are not known.
+        fingerprints: By task, hashes of model, prompts and task file; empty until they are known.
     """
 
     folder: Path
@@ -157,7 +161,7 @@ def compare(
         UnweaveError: When a finished result is broken, or has other settings, weights or prompts.
     """
     comparison = comparison.checked()
-    with locked(folder):
+    with locked(folder), preferred(comparison.base.precision):
         results = Results(folder, comparison)
         # Finished results are checked first: other settings are found before hours of work, and
         # before the model is loaded.

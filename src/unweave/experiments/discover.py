@@ -9,6 +9,7 @@ stopped goes on.
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from unweave.asked import preferred
 from unweave.behaviours.task import Task
 from unweave.circuits import Circuit, Evidence, Scores
 from unweave.distributed import ranks
@@ -68,12 +69,13 @@ def discover(
     if specification.level == "edge" and ranks().count > 1:
         raise UnweaveError("circuits of edges are found in one process: start it without torchrun")
     run = discover_edges if specification.level == "edge" else _discover
-    if out is None:
-        return run(experiment, None, say, explain)
-    identity = {"specification": specification.to_dict(), "fingerprint": experiment.fingerprint}
-    folder = open_folder(Path(out), identity, resume)
-    with folder.locked():
-        return folder.circuit() or run(experiment, folder, say, explain)
+    with preferred(specification.precision):
+        if out is None:
+            return run(experiment, None, say, explain)
+        identity = {"specification": specification.to_dict(), "fingerprint": experiment.fingerprint}
+        folder = open_folder(Path(out), identity, resume)
+        with folder.locked():
+            return folder.circuit() or run(experiment, folder, say, explain)
 
 
 def _discover(experiment: Experiment, folder: RunFolder | None, say: Say, explain: bool) -> Circuit:

@@ -8,10 +8,11 @@ already, with the same settings, is not run again; so an evaluation that was sto
 import hashlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic
 
+from unweave.asked import asked_precision, preferred
 from unweave.circuits import Scores
 from unweave.cost import metered
 from unweave.distributed import on_first
@@ -216,7 +217,7 @@ def evaluate_run(
     check_repeatable(run, repeat)
     wanted = [name for name in PHASES if name == "faithfulness" or name in parts]
     path = run.folder / "evaluation.json"
-    with locked(run.folder):
+    with locked(run.folder), preferred(run.specification.precision):
         experiment = set_up_again(run, load)
         settings = _settings(run, experiment, n, draws)
         record = on_first(lambda: read_evaluation(path))
@@ -267,7 +268,7 @@ def set_up_again(run: Run, load: Callable[[Specification], Model]) -> Experiment
         UnweaveError: When weights or task file changed since: its figures would be of another. Or
             when files of the run name nodes that the model does not have.
     """
-    how = run.specification
+    how = replace(run.specification, precision=asked_precision() or run.specification.precision)
     experiment = Experiment.set_up(how, load(how))
     identity = run.record.get("identity") or {}
     before = identity.get("fingerprint") or {}
@@ -291,7 +292,7 @@ def _settings(run: Run, experiment: Experiment, n: int | None, draws: int) -> di
     return plain(
         {
             "schema_version": SCHEMA_VERSION,
-            "specification": run.specification.to_dict(),
+            "specification": experiment.specification.to_dict(),
             "fingerprint": experiment.fingerprint,
             "nodes": hashlib.blake2b(named.encode(), digest_size=8).hexdigest(),
             "prompts": n or run.specification.held_out,

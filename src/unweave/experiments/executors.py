@@ -85,7 +85,10 @@ def outcomes(
                     say(f"{key}: its worker ended ({_line(error)}); once more")
                     waiting[key] = submit(key)
                     continue
-                found = UnweaveError(f"its worker ended {TRIES} times ({_line(error)})")
+                found = UnweaveError(
+                    f"its worker ended {TRIES} times ({_line(error)}): give it more memory or "
+                    "time, and run the same command again"
+                )
             del waiting[key]
             yield key, found
         time.sleep(_POLL if waiting else 0)
@@ -200,7 +203,8 @@ def _ray(address: str) -> Iterator["RayExecutor"]:
         ray.init(address=address or None, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UnweaveError(
-            f"no Ray cluster at {address or 'this machine'} ({_line(error)})"
+            f"no Ray cluster at {address or 'this machine'} ({_line(error)}): start one with "
+            "ray start --head, or give its address with ray:ADDRESS"
         ) from error
     try:
         yield RayExecutor(ray)

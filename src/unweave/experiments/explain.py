@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from unweave.asked import preferred
 from unweave.experiments.evaluate import set_up_again
 from unweave.experiments.explanation import BUDGET, PROMPTS, Explained, explained
 from unweave.experiments.locking import locked
@@ -26,7 +27,7 @@ def explain_run(
     Raises:
         UnweaveError: Also when the model or the task is not what it was.
     """
-    with locked(run.folder):
+    with locked(run.folder), preferred(run.specification.precision):
         found = explained(set_up_again(run, load), run.circuit.nodes, prompts, roles, budget)
         # The files as they are now: an evaluation may have ended in between.
         save_explanation(read_run(run.folder), found.to_json(), found.summary(), found.summaries)

@@ -25,6 +25,7 @@ from unweave.experiments.files import read_json, write_json, write_whole
 from unweave.experiments.methods import Method
 from unweave.experiments.mib import Found, Level, mib_means, mib_problem, mib_result
 from unweave.experiments.schema import anything, check_file, each, fields, named, text, whole
+from unweave.experiments.specification import check_seed
 from unweave.model.model import Model
 from unweave.registry import nearest
 
@@ -60,6 +61,10 @@ class MibTable:
     seeds: tuple[int, ...] = (0,)
     prompts: int | None = None
     held_out: int | None = None
+
+    def __post_init__(self) -> None:
+        for seed in self.seeds:
+            check_seed(seed)
 
 
 def run_table(table: MibTable, model: Model, folder: Path, say: Say) -> dict[str, Any]:

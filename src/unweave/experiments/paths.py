@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from unweave.asked import preferred
 from unweave.decomposition.paths import Observed, Paths, PathScore, find_paths, observe_paths
 from unweave.decomposition.pushed_edges import node_site
 from unweave.estimates import estimate
@@ -36,7 +37,7 @@ def paths_of_run(
         UnweaveError: Also when the model or the task is not what it was, or its nodes' outputs do
             not add up.
     """
-    with locked(run.folder):
+    with locked(run.folder), preferred(run.specification.precision):
         experiment = set_up_again(run, load)
         points = frozenset(graph_points(experiment.model))
         problem = experiment.problem("evaluate", prompts, points)

@@ -39,7 +39,7 @@ from unweave.errors import UnweaveError
 from unweave.experiments.edge_files import check_edge, read_edge_scores
 from unweave.experiments.files import plain, read_checked, read_json, write_json, write_whole
 from unweave.experiments.locking import check_out, entries, locked
-from unweave.experiments.schema import CIRCUIT, EVALUATION, PATHS, RUN, check_file
+from unweave.experiments.schema import EVALUATION, PATHS, RUN, check_file, sized_circuit
 from unweave.experiments.specification import Specification
 from unweave.search.search import SavedState
 from unweave.sites import parse
@@ -215,19 +215,20 @@ def _checksum(saved: Json) -> str:
 
 
 def _check_identity(path: Path, old: Any, new: Json) -> None:
-    if old == new:
-        return
     before, after = _flat(old), _flat(new)
-    names = [name for name in after if before.get(name) != after[name]]
-    changed = ", ".join(f"{n} was {before.get(n)!r}, is {after[n]!r}" for n in names)
+    # A field that an older version did not have means None.
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    if not names:
+        return
+    changed = ", ".join(f"{n} was {before.get(n)!r}, is {after.get(n)!r}" for n in names)
     raise UnweaveError(
-        f"{path} holds another run ({changed or 'of another version'}): resume with the same "
-        "options, or choose another --out"
+        f"{path} holds another run ({changed}): resume with the same options, or choose another "
+        "--out"
     )
 
 
 def _flat(identity: Any) -> dict[str, Any]:
-    """Specification, its options, and the hashes of task and weights, each under its own name."""
+    """Specification, its options, and the hashes of task and model, each under its own name."""
 
     def part(record: Any, name: str) -> dict[str, Any]:
         found = record.get(name) if isinstance(record, Mapping) else None
@@ -333,7 +334,7 @@ def _read_circuit(path: Path) -> tuple[Circuit, dict[str, Any]]:
     listed = read_json(path, "circuit.json of unweave discover")
     # An older circuit is an error of its own.
     if listed.get("schema_version") == Circuit.SCHEMA:
-        check_file(path, listed, CIRCUIT, _AGAIN)
+        check_file(path, listed, sized_circuit, _AGAIN)
     try:
         circuit = Circuit.from_json(listed)
         for name in circuit.nodes:

@@ -269,7 +269,7 @@ _NODE = fields(
     },
     ("site",),
 )
-CIRCUIT = fields(
+_CIRCUIT = fields(
     {
         **dict.fromkeys(("task", "model", "method"), text),
         "nodes": each(_NODE),
@@ -283,6 +283,15 @@ CIRCUIT = fields(
     },
     ("task", "model", "method", "nodes", "total"),
 )
+
+
+def sized_circuit(value: Any, where: str) -> None:
+    """A circuit, of nodes or of edges among them, whose size is the number of its nodes."""
+    _CIRCUIT(value, where)
+    count = len(value["nodes"])
+    if value.get("size") not in (None, count):
+        _fail(value["size"], f"{where}.size" if where else "size", f"{count}, one for a node")
+
 
 _SHARE = fields(
     {"size": whole, **dict.fromkeys(("fraction", "beaten", "farther"), amount)},

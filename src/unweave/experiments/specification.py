@@ -3,20 +3,21 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any, TypeVar
 
 from unweave.ablations.kind import Apply, ablations, prepared, task_ablation
+from unweave.asked import checked_precision
 from unweave.batch import Batch
 from unweave.behaviours.accuracy import Accuracy, check_able
-from unweave.behaviours.file import SUFFIXES, find_task
+from unweave.behaviours.file import find_task
 from unweave.behaviours.task import Part, Task
+from unweave.decomposition.precision import widened
 from unweave.errors import NotFiniteError, UnweaveError
+from unweave.experiments.fingerprint import fingerprint
 from unweave.experiments.methods import Method, find_method
 from unweave.model.model import Model
-from unweave.model.weights import tensors
 from unweave.nodes.node import find_nodes, read_granularity
+from unweave.registry import nearest
 from unweave.roles.feeds import needed_points
 from unweave.roles.measure import KINDS as EXPLAINED_KINDS
 from unweave.scores.problem import Problem, Runs
@@ -24,7 +25,7 @@ from unweave.sites import Point, Site
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("task", "model", "granularity", "ablation", "level"), (str,)),
-    **dict.fromkeys(("method", "score", "search"), (str, type(None))),
+    **dict.fromkeys(("method", "score", "search", "precision"), (str, type(None))),
     "first_token": (bool,),
     **dict.fromkeys(("bos", "only_correct", "mlps"), (bool, type(None))),
     **dict.fromkeys(("prompts", "held_out"), (int, type(None))),
@@ -34,6 +35,18 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 P = TypeVar("P", bound=Runs)
 SEARCH_PROMPTS = 64  # to search on, unless the task has more or the user asks for another number
 ABLATIONS = ("mean", "counterfactual", "zero")
+
+
+def check_seed(seed: int) -> None:
+    """Files of runs and torch's generators hold seeds of 64 bits.
+
+    Raises:
+        UnweaveError: For one that does not fit.
+    """
+    if not -(2**63) <= seed < 2**63:
+        raise UnweaveError(
+            f"a seed of {seed.bit_length()} bits: expected a number from -2**63 to 2**63 - 1"
+        )
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,8 @@ class Specification:
         only_correct: Whether to keep only prompts that the model answers correctly; None leaves
             it to the task.
         level: What circuits are made of: "node", or "edge" for edges among the nodes found first.
+        precision: "float32", "tf32" or "float64"; None is float32, with TF32 for what a sweep
+            splits where the GPU has it.
     """
 
     task: str
@@ -74,8 +89,11 @@ class Specification:
     first_token: bool = False
     only_correct: bool | None = None
     level: str = "node"
+    precision: str | None = None
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
+        checked_precision(self.precision)
         method = self.resolved
         read_granularity(self.granularity)
         if self.level == "edge":
@@ -115,9 +133,11 @@ class Specification:
         known = {one.name for one in fields(Specification)}
         given = dict(record)
         if strange := sorted(given.keys() - known):
-            raise UnweaveError(f"a specification has no field {strange[0]!r}")
+            raise UnweaveError(
+                f"a specification has no field {strange[0]!r}: {nearest(strange[0], known)}"
+            )
         if missing := sorted({"task", "model"} - given.keys()):
-            raise UnweaveError(f"a specification needs the field {missing[0]!r}")
+            raise UnweaveError(f"a specification needs the field {missing[0]!r}: add it")
         for name, kinds in _TYPES.items():
             if name in given and type(given[name]) not in kinds:
                 expected = " or ".join(kind.__name__ for kind in kinds)
@@ -145,10 +165,13 @@ class Experiment:
         task: Task | None = None,
         explains: bool = False,
     ) -> "Experiment":
-        """Finds the task; a task that is given need not be registered."""
+        """Finds the task; a task that is given need not be registered. The model is widened to the
+        specification's precision."""
         found = task or find_task(specification.task, specification.first_token)
         if specification.only_correct is not None:
             found = replace(found, only_correct=specification.only_correct)
+        if specification.precision is not None:
+            model = widened(model, checked_precision(specification.precision))
         return Experiment(specification, model, found, explains)
 
     @cached_property
@@ -207,11 +230,8 @@ class Experiment:
     @cached_property
     def fingerprint(self) -> dict[str, str]:
         """What the names of task and model stand for: a file may change between two runs."""
-        path = Path(self.specification.task)
-        found = {"weights": weights_hash(self.model)}
-        if path.suffix in SUFFIXES and path.is_file():
-            found["task"] = blake2b(path.read_bytes(), digest_size=8).hexdigest()
-        return found
+        how = self.specification
+        return fingerprint(self.model, self.task, how.task, how.seed)
 
     def problem(
         self, part: Part, n: int | None = None, more: Collection[Point] = frozenset()
@@ -288,15 +308,3 @@ def under_ablation(problem: P, ablation: str, build: Callable[[Batch, str], P], 
         raise
     except UnweaveError:
         return None
-
-
-def weights_hash(model: Model) -> str:
-    """A short hash of shapes and of some values of every weight: cheap, and different weights
-    differ in it."""
-    digest = blake2b(digest_size=8)
-    for tensor in tensors(model.network):
-        flat = tensor.detach().flatten()
-        some = flat[:: max(1, len(flat) // 64)].float().cpu()
-        digest.update(str(tuple(tensor.shape)).encode())
-        digest.update(some.numpy().tobytes())
-    return digest.hexdigest()

@@ -227,7 +227,7 @@ def read_network(model_type: str, checkpoint: Checkpoint) -> Network:
         reason = " ".join(str(e).split())[:_LONGEST_REASON]
         raise UnweaveError(
             f"{checkpoint.model_class}: config and weights do not belong together "
-            f"({type(e).__name__}: {reason})"
+            f"({type(e).__name__}: {reason}); fetch both again"
         ) from e
     checkpoint.finish()
     _check_dtype(network)

@@ -67,7 +67,7 @@ def lens_tensors(folder: Path) -> dict[str, Tensor]:
     if len(final) != 1:
         found = ", ".join(file.name for file in files) or "none"
         raise UnweaveError(
-            f"{folder} should hold one .pth file, or one that ends in final.pth; found: {found}"
+            f"{folder}: expected one .pth file, or one that ends in final.pth, found {found}"
         )
     return _floats(final[0], _state_dict(final[0]))
 

@@ -180,7 +180,8 @@ def _rope(file: GgufFile) -> dict[str, Any]:
     if file.get("rope.dimension_count", d_head) != d_head:
         raise UnweaveError(
             f"{file.path} rotates {file.get('rope.dimension_count')} of {d_head} dimensions: "
-            "partial rotary positions are not supported in GGUF files of this family"
+            "partial rotary positions are not supported in GGUF files of this family, load the "
+            "safetensors checkpoint instead"
         )
     if "rope_freqs.weight" in file.tensors:
         return _llama3_rope(file, plain, d_head)

@@ -188,7 +188,7 @@ class Model:
             noun = "key-value heads" if count != attention.heads else "heads"
             _check_unit(site, count, noun)
         elif block.mlp is None:
-            raise UnweaveError(f"{site}: this model is attention-only, it has no MLPs")
+            raise UnweaveError(f"{site}: this model is attention-only, it has no MLPs; name heads")
         elif point.kind == "neuron":
             _check_unit(site, self.units(point), "neurons")
 

@@ -173,7 +173,10 @@ def _yarn(
 ) -> Rotary:
     length = parameters.get("original_max_position_embeddings") or max_position
     if length is None:
-        raise UnweaveError("yarn scaling needs original_max_position_embeddings in its config")
+        raise UnweaveError(
+            "yarn scaling needs original_max_position_embeddings: add it to rope_scaling in "
+            "config.json"
+        )
     factor = parameters["factor"]
 
     def correction(turns: float) -> float:

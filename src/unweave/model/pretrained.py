@@ -78,7 +78,8 @@ def _typed_config(folder: Path) -> Any:
             typed = transformers.AutoConfig.from_pretrained(folder, **LOCAL)
         except Exception as error:  # its classes raise what their authors thought of
             raise UnweaveError(
-                f"{folder / 'config.json'} is refused by transformers: {reason(error)}"
+                f"{folder / 'config.json'} is refused by transformers ({reason(error)}): correct "
+                "it, or fetch it again"
             ) from error
     if typed._attn_implementation not in _ATTENTION:
         typed._attn_implementation = "eager"
@@ -106,7 +107,8 @@ def named_class(where: Path, names: Sequence[str], family: Any) -> Any:
         other = getattr(found.config_class, "model_type", "another family")
         raise UnweaveError(
             f"{where} says architectures = {names}, a class of {other}, and model_type = "
-            f"{config_class.model_type!r}: they have to be of one family"
+            f"{config_class.model_type!r}: correct one, they have to be of one "
+            "family"
         )
     return found
 
@@ -132,7 +134,7 @@ def _loaded(
             return model_class.from_pretrained(None, state_dict=dict(state), **options)
         except Exception as error:  # whatever its classes and loaders raise
             raise UnweaveError(
-                f"{folder} cannot be read by transformers: {reason(error)}"
+                f"{folder} cannot be read by transformers ({reason(error)}): fetch it again"
             ) from error
 
 
@@ -193,7 +195,7 @@ def configure(model_type: str, fields: Mapping[str, Any]) -> tuple[dict[str, Any
             return config.to_dict(), defaults(config)
         except Exception as error:  # its classes raise what their authors thought of
             raise UnweaveError(
-                f"transformers refuses this {model_type}: {reason(error)}"
+                f"transformers refuses this {model_type} ({reason(error)}): correct its config"
             ) from error
 
 

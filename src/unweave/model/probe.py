@@ -51,7 +51,7 @@ def with_classes(model: Model, examples: Mapping[str, Sequence[str]]) -> Model:
     if model.family != "encoder" or model.network.head.steps:
         raise UnweaveError(
             f"{model.name} is {model.family} with its own head: classes can be given to an encoder "
-            "that has none"
+            "that has none; load it without its head"
         )
     if len(examples) < 2 or not all(examples.values()):
         raise UnweaveError("expected two labels or more, with at least one sentence each")

@@ -295,7 +295,8 @@ def placement_of(
     if unknown := [name for name in device_map if name and name not in sizes]:
         raise UnweaveError(
             f"device_map names {unknown[0]!r}, which this model does not have: its parts are "
-            f"{', '.join(list(sizes)[:2])}, …, {list(sizes)[-1]}, and '' for all others"
+            f"{', '.join(list(sizes)[:2])}, …, {list(sizes)[-1]}, and '' for all others; name one "
+            "of these"
         )
     if missing := [name for name in sizes if name not in device_map and "" not in device_map]:
         raise UnweaveError(f"device_map has no device for {missing[0]!r}: name it, or '' for all")

@@ -152,7 +152,9 @@ def _edges_to_eap_ig(
 ) -> dict[str, Any]:
     own = {edge.name: edge.score for edge in circuit.edges}
     if strange := sorted(own.keys() - graph.index.keys()):
-        raise UnweaveError(f"{strange[0]} has no place in a graph of EAP-IG of this shape")
+        raise UnweaveError(
+            f"{strange[0]} has no place in a graph of EAP-IG of this shape: export edges instead"
+        )
     values = {**rated, **own}
     ends = {*ENDS, *(end for edge in own for end in edge_ends(edge))}
     nodes = {}

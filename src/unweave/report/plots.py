@@ -84,7 +84,10 @@ def save(run: ShownRun, figure: str, path: Path, options: PlotOptions | None = N
         try:
             write_whole(path, lambda part: canvas.savefig(part, **how))
         except (ValueError, OverflowError) as error:  # numbers that are too far apart
-            raise UnweaveError(f"{run.folder} cannot be drawn ({error})") from error
+            raise UnweaveError(
+                f"{run.folder} cannot be drawn ({error}): its numbers are too far apart, run "
+                "unweave discover again"
+            ) from error
 
 
 def _missing(run: ShownRun, what: str) -> UnweaveError:
@@ -201,7 +204,10 @@ def _heatmap(run: ShownRun, axes: "Axes", options: PlotOptions) -> None:
     grid = head_grid(values, found, wanted)
     names = column_names(found)
     if not names or not grid:
-        raise UnweaveError(f"{run.folder} has no scores of heads to draw")
+        raise UnweaveError(
+            f"{run.folder} has no scores of heads to draw: choose another figure, or discover with "
+            "--granularity head"
+        )
     filled = [[math.nan if v is None else v for v in row] for row in grid]
     largest = max((abs(v) for row in filled for v in row if v == v), default=0.0) or 1.0
     colours, least = ("RdBu", -largest) if signed else ("Purples", 0.0)

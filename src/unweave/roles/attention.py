@@ -115,7 +115,9 @@ def random_tokens(model: Model, seed: int = 0) -> Inputs:
     """Random tokens, said twice: the standard prompts for previous-token and induction heads."""
     table, tokenizer = model.network.body.embedding.tokens, model.tokenizer
     if table is None:
-        raise UnweaveError(f"{model.name} does not read tokens: roles are for decoders")
+        raise UnweaveError(
+            f"{model.name} does not read tokens: choose a decoder, roles are for those"
+        )
     special = set(getattr(tokenizer, "all_special_ids", ()))
     usual = torch.tensor([i for i in range(len(table)) if i not in special])
     start = [tokenizer.bos_token_id] if model.prepend_bos and tokenizer is not None else []

@@ -148,7 +148,9 @@ def _read(path: Path, known: Roles | None) -> Roles:
     except OSError as error:
         raise UnweaveError(f"cannot read the roles {path}: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UnweaveError(f"{path} is not TOML ({error}): see roles.toml of unweave") from error
+        raise UnweaveError(
+            f"{path} is not TOML ({error}): write it as src/unweave/roles/roles.toml"
+        ) from error
     listed = record.get("role", [])
     if not isinstance(listed, list) or not all(isinstance(role, dict) for role in listed):
         raise UnweaveError(f"{path}: expected roles as [[role]] tables")

@@ -88,7 +88,9 @@ def checked_nodes(model: Model, nodes: Sequence[Site | str]) -> tuple[Site, ...]
     for site in sites:
         model.check_site(site)
         if site.point.kind not in KINDS:
-            raise UnweaveError(f"{site} is neither a head nor an MLP: roles are for those")
+            raise UnweaveError(
+                f"{site} is neither a head nor an MLP: name some, such as a9.h6 or m5"
+            )
     return tuple(sorted(sites, key=lambda site: (site.point.depth, site.unit or 0)))
 
 

@@ -80,7 +80,9 @@ def score_neurons(problem: Problem, score: str, options: Options) -> NeuronScore
             outputs do not add up.
     """
     if score not in ("eap", "eap-ig") or options.get("on", "inputs") != "inputs":
-        raise UnweaveError(f"score {score} does not rate neurons: eap and eap-ig (on inputs) do")
+        raise UnweaveError(
+            f"score {score} does not rate neurons: use eap or eap-ig (on inputs), which do"
+        )
     model = problem.model
     graph, total = graph_of(model, post_norms=False), None
     for part in parts(len(problem.batch), model.network.device):

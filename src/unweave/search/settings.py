@@ -1,6 +1,6 @@
 """Every constant of the searches that is not an option, with what it does.
 
-docs/rules.md ("Constants of the search") has the row of the study behind each, or says that it was
+docs/study.md ("Constants of the search") has the row of the study behind each, or says that it was
 not studied. What a user may change is an option of its search (`unweave methods`).
 """
 

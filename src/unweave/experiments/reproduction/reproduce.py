@@ -17,7 +17,7 @@ from unweave.experiments.files import plain, read_json, write_json
 from unweave.experiments.locking import locked
 from unweave.experiments.reproduction.parts import PARTS
 from unweave.experiments.reproduction.subjects import PRINTED, TaskOnModel
-from unweave.experiments.specification import Experiment, Specification
+from unweave.experiments.specification import Experiment, Specification, check_seed
 from unweave.model.model import Model
 
 SCHEMA_VERSION = 1
@@ -37,6 +37,9 @@ class Reproduction:
     subjects: tuple[TaskOnModel, ...]
     seed: int = 0
     draws: int = 10
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
 
 def reproduce(
