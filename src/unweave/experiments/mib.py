@@ -52,7 +52,7 @@ def mib_method(text: str) -> Method:
         UnweaveError: For an unknown name or option.
     """
     name, *options = text.split(":")
-    method = Method(name, name, "top") if name in registered_scores else find_method(name)
+    method = find_method(name)
     return replace(method.with_options(read_options(method, options)), name=text)
 
 
