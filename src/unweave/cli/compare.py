@@ -238,7 +238,7 @@ def common_model(tasks: Sequence[str]) -> str:
     return next(iter(own.values()))
 
 
-_COLUMNS = (
+COLUMNS = (
     ("gap", "curve_gap", ".3f"),
     ("area", "curve_area", ".3f"),
     ("k95", "k95", ".0f"),
@@ -261,7 +261,7 @@ def tables(record: Mapping[str, Any]) -> list[Any]:
         known = any(row.get("auc") is not None for row in rows)
         columns = [
             (made_of if heading == "nodes" else heading, name, spec)
-            for heading, name, spec in _COLUMNS
+            for heading, name, spec in COLUMNS
             if known or name != "auc"
         ]
         title = f"{task}, {record['model']}, {record['settings']['ablation']} ablation"
