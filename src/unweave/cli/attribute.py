@@ -88,6 +88,7 @@ def attribute(
     corrupted: Corrupted = None,
     compare: Compare = False,
     truncate: Truncate = False,
+    device: given.Device = "cpu",
     precision: given.Precision = None,
     memory: given.Memory = None,
     as_json: given.AsJson = False,
@@ -108,7 +109,7 @@ def attribute(
     texts = _texts(text, file)
     progress = Console(stderr=True)
     with progress.status(f"loading {escape(model)}") as status:
-        loaded = load(model)
+        loaded = load(model, device=device)
         status.update("attributing")
         results = (
             _compared(values, texts, loaded) if compare else _attributed(values, texts, loaded)

@@ -27,14 +27,14 @@ def explain(
     budget: Annotated[
         float, typer.Option(min=8, help="Forward passes of these prompts that may be spent.")
     ] = 20.0,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: given.Device = "cpu",
     precision: given.Precision = None,
     memory: given.Memory = None,
     measures: Annotated[
         bool, typer.Option("--measures", help="List what a role may require, and stop.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    quiet: given.Quiet = False,
+    as_json: given.AsJson = False,
 ) -> None:
     """Explain what each node of a circuit does, and keep it in the run.
 

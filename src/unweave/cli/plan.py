@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @commands.register("plan")
-@given.takes(*given.EXPERIMENT)
+@given.takes(*given.EXPERIMENT, "precision", "memory")
 def plan(
     task: Annotated[
         str, typer.Argument(help="A task (see unweave tasks), or your own .jsonl or .csv file.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, no_type_check
 import typer
 
 from unweave.cli import commands
+from unweave.cli import experiment_options as given
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -29,23 +30,10 @@ _USES: "dict[Part, str]" = {
 app = typer.Typer(help="List tasks, show their prompts, check a task file.")
 commands.register("tasks")(app)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-OnlyCorrect = Annotated[
-    bool | None,
-    typer.Option(
-        "--only-correct/--keep-wrong",
-        help="Use only prompts that the model answers correctly [default: as the task has it].",
-        show_default=False,
-    ),
-]
-FirstToken = Annotated[
-    bool, typer.Option("--first-token", help="Let the first token of a longer answer stand for it.")
-]
-
 
 @app.callback(invoke_without_command=True)
 @no_type_check  # typer passes a base class of its own Context
-def tasks(context: typer.Context, as_json: AsJson = False) -> None:
+def tasks(context: typer.Context, as_json: given.AsJson = False) -> None:
     """List tasks, show their prompts, check a task file."""
     if context.invoked_subcommand is None:
         _list(as_json)
@@ -98,8 +86,11 @@ def show(
         int | None, typer.Option("-n", help="How many prompts to show [default: 3].")
     ] = None,
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
-    first_token: FirstToken = False,
-    as_json: AsJson = False,
+    first_token: given.FirstToken = False,
+    device: given.Device = "cpu",
+    precision: given.Precision = None,
+    memory: given.Memory = None,
+    as_json: given.AsJson = False,
 ) -> None:
     """Print prompts with their labelled tokens, the metric, and how a model does."""
     from rich.console import Console
@@ -115,7 +106,7 @@ def show(
     console = Console(stderr=True)
     name = model or found.own_model
     with console.status(f"loading {escape(name)}"):
-        loaded = load(name)
+        loaded = load(name, device=device)
     if n is not None:
         found.require(loaded, n, "evaluate")
     drawn = found.prompts(loaded, max(shown, MEASURED), seed, "evaluate", only_correct=False)
@@ -205,9 +196,12 @@ def validate(
     file_only: Annotated[
         bool, typer.Option("--file-only", help="Check the lines alone and load no model.")
     ] = False,
-    first_token: FirstToken = False,
-    only_correct: OnlyCorrect = None,
-    as_json: AsJson = False,
+    first_token: given.FirstToken = False,
+    only_correct: given.OnlyCorrect = None,
+    device: given.Device = "cpu",
+    precision: given.Precision = None,
+    memory: given.Memory = None,
+    as_json: given.AsJson = False,
 ) -> None:
     """Check a task file as discover will: lines, parts, accuracy; exits with 1 for a problem."""
     from rich.console import Console
@@ -229,7 +223,7 @@ def validate(
     loaded, name = None, model or DEFAULT
     if not file_only:
         with Console(stderr=True).status(f"loading {escape(name)}"):
-            loaded = load(name)
+            loaded = load(name, device=device)
     found = check(file, loaded, first_token, bool(only_correct))
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2))
@@ -237,8 +231,8 @@ def validate(
         for line in _findings(file, found):
             typer.echo(line)
         if loaded is not None and not found.problems:
-            given = () if model is None else ("--model", model)
-            typer.echo(" ".join(("next: unweave discover", file, *given, *found.options)))
+            named = () if model is None else ("--model", model)
+            typer.echo(" ".join(("next: unweave discover", file, *named, *found.options)))
     if found.problems:
         raise typer.Exit(1)
 
