@@ -172,11 +172,11 @@ def _of_rank_1(parent: int) -> int:
 def test_a_mistake_that_all_processes_meet_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     store = distributed.dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     monkeypatch.setattr(distributed.dist.distributed_c10d, "_get_default_store", lambda: store)
-    assert not distributed._already_told("unknown task 'x'")
-    assert distributed._already_told("unknown task 'x'")
+    assert not distributed._already_warned("unknown task 'x'")
+    assert distributed._already_warned("unknown task 'x'")
     # What gloo says differs from process to process.
-    assert not distributed._already_told("another process ended (peer 1)")
-    assert distributed._already_told("another process ended (peer 2)")
+    assert not distributed._already_warned("another process ended (peer 1)")
+    assert distributed._already_warned("another process ended (peer 2)")
 
 
 def test_a_short_command_is_the_first_process_s(

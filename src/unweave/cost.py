@@ -58,7 +58,7 @@ def with_backward() -> Iterator[None]:
 
 @contextmanager
 def weighted(weight: float) -> Iterator[None]:
-    """What is run within this block counts so many times."""
+    """What is run within this block counts this many times."""
     token = _weight.set(weight * _weight.get())
     try:
         yield

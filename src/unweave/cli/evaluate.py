@@ -1,4 +1,4 @@
-"""`unweave evaluate`: how faithful, how small, how much better than chance."""
+"""`unweave evaluate`: how faithful, how small, how much better than random circuits."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,9 @@ Parts = Annotated[
 Draws = Annotated[int, typer.Option(min=1, help="Random circuits of each size.")]
 Repeat = Annotated[
     int,
-    typer.Option(min=0, help="Repeat the whole search so many times, on other prompts each time."),
+    typer.Option(
+        min=0, help="Repeat the whole search this many times, on other prompts each time."
+    ),
 ]
 
 

@@ -65,8 +65,8 @@ def lines(found: "Plan") -> list[Any]:
     table = Table("phase", "prompts", "forward passes", "time", box=box.SIMPLE_HEAD)
     for name, passes in found.passes.items():
         count = found.prompts.get(name)
-        told = "" if count is None else str(count)
-        table.add_row(name, told, f"{passes:.0f}", _time(found.seconds[name]))
+        shown = "" if count is None else str(count)
+        table.add_row(name, shown, f"{passes:.0f}", _time(found.seconds[name]))
     whole = sum(found.passes.values()), sum(found.seconds.values())
     table.add_row("all", "", f"{whole[0]:.0f}", _time(whole[1]), style="bold")
     memory = found.memory

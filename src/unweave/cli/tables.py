@@ -32,8 +32,10 @@ def method_table(
         if "error" in row:
             errors.setdefault(row["error"], []).append(row["method"])
     table.caption, table.caption_justify = caption, "left"
-    told = (f"[red]{escape(', '.join(names))}[/]: {escape(text)}" for text, names in errors.items())
-    return [table, *told]
+    lines = (
+        f"[red]{escape(', '.join(names))}[/]: {escape(text)}" for text, names in errors.items()
+    )
+    return [table, *lines]
 
 
 def _name(method: str) -> str:

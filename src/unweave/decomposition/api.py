@@ -113,9 +113,9 @@ class Decomposition:
     def _repr_html_(self) -> str:
         shares = [[f"{value:.3f}" for value in row] for row in self._shares()]
         rows = [(source, *row) for source, row in zip(self.sources, shares, strict=True)]
-        told = f"completeness {self.completeness:.0e}; share of each target, mean of examples"
+        notes = f"completeness {self.completeness:.0e}; share of each target, mean of examples"
         title = f"Decomposition of {len(self.sources)} sources"
-        return block(title, (told,), table(("source", *self.rel), rows))
+        return block(title, (notes,), table(("source", *self.rel), rows))
 
     def _shares(self) -> list[list[float]]:
         """Source × target."""

@@ -264,7 +264,7 @@ class Observed:
         for branch, gradient in gradients.items():
             steps = (f"{name}<{branch}>" if branch else name, *rest)
             delta = self.delta[: self.upstream(key)]
-            # The embedding is the first node: its tokens are told apart.
+            # The embedding is the first node: its tokens are kept apart.
             by_token = (delta[0] * gradient).sum(-1)
             for label, mask in self.position_masks.items():
                 values = (by_token * mask).sum(-1)

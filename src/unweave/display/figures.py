@@ -58,11 +58,11 @@ def bars(names: Sequence[str], values: Sequence[float], title: str) -> "Figure":
     from plotly.graph_objects import Bar
 
     figure = _figure(title)
-    places = list(range(len(names)))
+    ticks = list(range(len(names)))
     colours = [NEGATIVE if value < 0 else POSITIVE for value in values]
-    figure.add_trace(Bar(x=places, y=list(values), marker={"color": colours}))
+    figure.add_trace(Bar(x=ticks, y=list(values), marker={"color": colours}))
     labels = [escape(name) for name in names]
-    figure.update_xaxes(tickvals=places, ticktext=labels)
+    figure.update_xaxes(tickvals=ticks, ticktext=labels)
     return figure
 
 

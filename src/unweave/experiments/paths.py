@@ -19,7 +19,7 @@ from unweave.patching.paths import CutPath, run_cut_paths
 from unweave.scores.problem import Problem
 
 PROMPTS, COUNT, EXPANSIONS = 16, 20, 64
-LEAST = 1e-3  # share of the metric from which on a path is told
+LEAST = 1e-3  # share of the metric from which on a path is listed
 _STEP = re.compile(r"([^<@]+)(?:@([^<]+))?(?:<([qkv])>)?")
 
 

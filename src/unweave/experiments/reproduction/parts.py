@@ -48,13 +48,13 @@ def table(experiment: Experiment, sweep: Record, draws: int) -> dict[str, Any]:
     sizes |= {name: len(circuit) for name, circuit in circuits.items()}
     found = {}
     for name, metric in rows.items():
-        told = problem.reference.estimate(metric)
+        estimate = problem.reference.estimate(metric)
         found[name] = {
             "nodes": sizes[name],
             "metric": float(metric.mean()),
             "correct": float((metric > 0).double().mean()),
-            "faithfulness": told.value,
-            "interval": [told.low, told.high],
+            "faithfulness": estimate.value,
+            "interval": [estimate.low, estimate.high],
         }
     return {"metric": experiment.task.metric.name, "prompts": len(problem.batch), "rows": found}
 
@@ -174,15 +174,15 @@ def roles(experiment: Experiment, sweep: Record, draws: int) -> dict[str, Any]:
     explained, _ = explain_with_cost(problem, nodes, seed=experiment.specification.seed)
     rows = []
     for one in explained:
-        told = expected.get(one.node, {"published": "", "roles": []})
+        known = expected.get(one.node, {"published": "", "roles": []})
         given = [role.name for role in one.roles]
         rows.append(
             {
                 "node": one.node,
-                "published": told["published"],
-                "expected": told["roles"],
+                "published": known["published"],
+                "expected": known["roles"],
                 "found": given,
-                "agrees": set(told["roles"]) <= set(given) if told["roles"] else None,
+                "agrees": set(known["roles"]) <= set(given) if known["roles"] else None,
                 "sentence": one.sentence,
             }
         )

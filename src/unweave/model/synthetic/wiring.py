@@ -88,12 +88,12 @@ def one_hot_embedding(
     spaces: Spaces, vocab: int, positions: int, constant: str | None = None
 ) -> tuple[Float[Tensor, "vocab d_model"], Float[Tensor, "position d_model"]]:
     """Tokens and positions as unit vectors; `constant` is a space of width 1 that is always 1."""
-    tokens, places = torch.zeros(vocab, spaces.width), torch.zeros(positions, spaces.width)
+    tokens, positional = torch.zeros(vocab, spaces.width), torch.zeros(positions, spaces.width)
     tokens[:, spaces.at("token")] = torch.eye(vocab)
-    places[:, spaces.at("position")] = torch.eye(positions)
+    positional[:, spaces.at("position")] = torch.eye(positions)
     if constant is not None:
         tokens[:, spaces.at(constant)] = 1.0
-    return tokens, places
+    return tokens, positional
 
 
 def bystanders(spaces: Spaces, generator: torch.Generator, vocab: int) -> list[WiredHead]:
