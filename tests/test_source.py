@@ -34,6 +34,49 @@ def test_no_public_class_name_is_defined_twice():
     assert sorted(TWICE.keys() - twice.keys()) == []  # an exception that is not needed any more
 
 
+# Each file of these folders is one plug-in, or one command: its names are read with the file's.
+ONE_EACH = (
+    *("ablations", "behaviours", "cli", "decomposition/rulesets", "model/architectures"),
+    *("model/synthetic", "nodes", "scores", "search"),
+)
+# Functions and constants that two modules define with one meaning, by what that is.
+SAME_MEANING = {
+    "shapes and records": "Index Pattern Positions Record Residual Say Weights S",
+    "kernels beside their eager twins": "attention gate linear norm rotate ACTIVATIONS FAMILIES",
+    "each file or page has its own": "FIGURES MOST MOST_TOKENS NEGATIVE "
+    "POSITIVE SCHEMA_VERSION SCRIPTS SHOWN ",
+    "one for models, one for their files": "is_cached read_json tensors",
+    "the public function, and its figure, part or table": "block curves number random_test "
+    "sweep table",
+    "edges by name, and split into batches": "edge_ends",
+}
+
+
+def assigned(node: ast.stmt) -> list[str]:
+    """The functions and constants that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+    every = [one for target in targets for one in ast.walk(target)]
+    return [one.id for one in every if isinstance(one, ast.Name)]
+
+
+def test_no_public_function_or_constant_is_defined_twice():
+    homes = defaultdict(set)
+    for path, tree in trees():
+        if path.as_posix().startswith(ONE_EACH):
+            continue
+        for node in tree.body:
+            for name in assigned(node):
+                if not name.startswith("_"):
+                    homes[name].add(str(path))
+    twice = {name: sorted(places) for name, places in homes.items() if len(places) > 1}
+    known = {name for names in SAME_MEANING.values() for name in names.split()}
+    assert {name: twice[name] for name in twice if name not in known} == {}
+    assert sorted(known - twice.keys()) == []  # an exception that is not needed any more
+
+
 def test_functions_are_short():
     """Signature and docstring included."""
     long = []

@@ -123,13 +123,15 @@ def attribute(
 
 def _compared(values: Mapping[str, Any], texts: list[str], model: "Model") -> list[Any]:
     """Words by every method, with the command's options by name."""
-    from unweave.attribution import compare
+    from unweave.attribution import compare_attributions
     from unweave.attribution.attribute import RULES
 
     rules, ablation = values["rules"] or RULES, values["ablation"] or "padding"
     target, against, truncate = values["target"], values["against"], values["truncate"]
     return [
-        compare(model, texts, target, against, rules=rules, ablation=ablation, truncate=truncate)
+        compare_attributions(
+            model, texts, target, against, rules=rules, ablation=ablation, truncate=truncate
+        )
     ]
 
 

@@ -51,7 +51,7 @@ def evaluate(
     from contextlib import nullcontext
 
     from unweave.distributed import ranks
-    from unweave.evaluation.api import PARTS
+    from unweave.evaluation.api import EVALUATION_PARTS
     from unweave.experiments.evaluate import evaluate_run
     from unweave.experiments.files import plain
     from unweave.experiments.run_folder import read_run
@@ -71,7 +71,8 @@ def evaluate(
                 found,
                 lambda how: load(how.model, device=device, bos=how.bos),
                 n=n,
-                parts=tuple(part.strip() for part in parts.split(",") if part.strip()) or PARTS,
+                parts=tuple(part.strip() for part in parts.split(",") if part.strip())
+                or EVALUATION_PARTS,
                 draws=draws,
                 repeat=repeat,
                 say=say,

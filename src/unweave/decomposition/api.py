@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from plotly.graph_objects import Figure
 
-Measure = Literal["ratio", "share", "signed"]
 Swept = tuple[Float[Tensor, "source batch"], Float[Tensor, "4 source target"], float | None]
 
 

@@ -24,7 +24,7 @@ from unweave.experiments.phases import (
     Say,
     about_model,
     about_run,
-    find_nodes,
+    find_circuit,
 )
 from unweave.experiments.prompt_details import patterns_kept, prompt_details
 from unweave.experiments.prompts import prompt_records
@@ -84,7 +84,7 @@ def _discover(experiment: Experiment, folder: RunFolder | None, say: Say, explai
     if folder is not None:
         folder.begin()
     about_model(experiment, say)
-    scores, finding = find_nodes(experiment, folder, ledger, say)
+    scores, finding = find_circuit(experiment, folder, ledger, say)
     scores = replace(scores, order=finding.ranking)
     say(f"Measuring {len(finding.circuit)} nodes on {len(held_out.batch)} other prompts")
     with ledger.phase("evaluation"):

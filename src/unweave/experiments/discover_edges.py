@@ -20,7 +20,7 @@ from unweave.evaluation.verdict import Verdict, verdict
 from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.explanation import Explained, Outcome, explain_found, summary_of
 from unweave.experiments.patterns import head_patterns
-from unweave.experiments.phases import Ledger, Say, about_model, about_run, find_nodes
+from unweave.experiments.phases import Ledger, Say, about_model, about_run, find_circuit
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
 from unweave.experiments.specification import ABLATIONS, Experiment
@@ -52,7 +52,7 @@ def discover_edges(
     about_model(experiment, say)
     scores, nodes = None, ()
     if search.nodes_first:
-        scores, finding = find_nodes(experiment, folder, ledger, say)
+        scores, finding = find_circuit(experiment, folder, ledger, say)
         scores, nodes = replace(scores, order=finding.ranking), edges.joined(finding.circuit)
     rated, found = _find_edges(edges, nodes, folder, ledger, say)
     say(f"Measuring {len(found.circuit)} edges on {len(edges.held_out.batch)} other prompts")
@@ -159,7 +159,7 @@ def _verdict(edges: EdgeExperiment, circuit: Circuit) -> Verdict:
     return verdict(known, tuple(effects), effects, len(checked), {}, how.seed, new)
 
 
-def curve_sizes(size: int, count: int) -> list[int]:
+def edge_curve_sizes(size: int, count: int) -> list[int]:
     """Sizes around the circuit's own, and MIB's shares of all edges."""
     around = {0, size // 4, size // 2, 3 * size // 4, size, 2 * size, 4 * size}
     shares = {round(share * count) for share in (0.001, 0.01, 0.1, 0.5, 1.0)}
@@ -190,7 +190,7 @@ def _keep(
         words = word_scores(experiment.model, held_out.batch)
     with ledger.phase("curve"):
         some = held_out.select(slice(0, min(len(held_out.batch), _CURVE_PROMPTS)))
-        sizes = curve_sizes(len(found.circuit), len(held_out.nodes))
+        sizes = edge_curve_sizes(len(found.circuit), len(held_out.nodes))
         curve = faithfulness_curve(some, rated.ranking(), sizes)
     record = {
         **about_run(experiment, held_out.reference),

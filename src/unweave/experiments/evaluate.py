@@ -17,7 +17,7 @@ from unweave.cost import metered
 from unweave.distributed import on_first
 from unweave.errors import UnweaveError
 from unweave.evaluation.api import (
-    PARTS,
+    EVALUATION_PARTS,
     SCHEMA_VERSION,
     Evaluation,
     coarse_sizes,
@@ -193,7 +193,7 @@ def evaluate_run(
     load: Callable[[Specification], Model],
     *,
     n: int | None = None,
-    parts: Collection[str] = PARTS,
+    parts: Collection[str] = EVALUATION_PARTS,
     draws: int = DRAWS,
     repeat: int = 0,
     say: Say = lambda line: None,
@@ -211,8 +211,10 @@ def evaluate_run(
         UnweaveError: Also when the model or the task is not what it was.
     """
     for part in parts:
-        if part not in PARTS:
-            raise UnweaveError(f"unknown part {part!r} of an evaluation: {nearest(part, PARTS)}")
+        if part not in EVALUATION_PARTS:
+            raise UnweaveError(
+                f"unknown part {part!r} of an evaluation: {nearest(part, EVALUATION_PARTS)}"
+            )
     check_repeatable(run, repeat)
     wanted = [name for name in PHASES if name == "faithfulness" or name in parts]
     path = run.folder / "evaluation.json"

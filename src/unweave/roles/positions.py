@@ -10,6 +10,7 @@ from torch import Tensor
 from unweave.ablation import position_mask
 from unweave.batch import Batch
 from unweave.decomposition.api import relevance
+from unweave.decomposition.paths import ELSEWHERE
 from unweave.roles.runs import Cost
 from unweave.scores.gradients import differences, metric_gradients, parts
 from unweave.scores.problem import Problem
@@ -18,7 +19,6 @@ from unweave.sites import HEAD_KINDS, Site
 Weights = Float[Tensor, "batch position"]
 Index = Int[Tensor, " batch"]
 
-ELSEWHERE = "elsewhere"
 _FAINT = 0.1  # of the largest singular value: directions below do not count
 _CLEAR = 0.1  # of a prompt's largest weight: positions below are out of reach
 

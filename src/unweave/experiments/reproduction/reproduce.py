@@ -15,7 +15,7 @@ from unweave.behaviours.published import ModelShape
 from unweave.errors import UnweaveError
 from unweave.experiments.files import plain, read_json, write_json
 from unweave.experiments.locking import locked
-from unweave.experiments.reproduction.parts import PARTS
+from unweave.experiments.reproduction.parts import REPRODUCED
 from unweave.experiments.reproduction.subjects import PRINTED, TaskOnModel
 from unweave.experiments.specification import Experiment, Specification
 from unweave.model.model import Model
@@ -107,7 +107,7 @@ def _subject(
     about |= {"reference": known.reference if known else None, "shape": _shape(model)}
     parts = _PartFiles(folder, reproduction, subject, experiment.fingerprint)
     done: dict[str, Any] = {}
-    for name, part in PARTS.items():
+    for name, part in REPRODUCED.items():
         finished = parts.read(name)
         if finished is None:
             say(f"{subject.task} on {subject.model}: {name}")
