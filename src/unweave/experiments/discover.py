@@ -9,6 +9,7 @@ stopped goes on.
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from unweave.ablations.kind import ablations
 from unweave.behaviours.task import Task
 from unweave.circuits import Circuit, Evidence, Scores
 from unweave.distributed import ranks
@@ -30,7 +31,7 @@ from unweave.experiments.prompt_details import patterns_kept, prompt_details
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
 from unweave.experiments.shared_folder import open_folder
-from unweave.experiments.specification import ABLATIONS, Experiment, Specification
+from unweave.experiments.specification import Experiment, Specification
 from unweave.model.model import Model
 from unweave.scores.problem import Problem
 from unweave.search.search import PRICE, Finding
@@ -128,7 +129,7 @@ def _evidence(experiment: Experiment, finding: Finding) -> dict[str, Evidence]:
 def _verdict(experiment: Experiment, finding: Finding, circuit: Circuit) -> Verdict:
     """The circuit under every ablation, beside random ones."""
     held_out, how = experiment.held_out, experiment.specification
-    names = dict.fromkeys((how.ablation, *ABLATIONS))
+    names = dict.fromkeys((how.ablation, *ablations))
     problems = {name: experiment.under(held_out, name) for name in names}
     known = {name: one for name, one in problems.items() if one is not None}
     effects = {name: one.effect for name, one in circuit.evidence.items()}

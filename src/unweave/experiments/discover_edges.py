@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from jaxtyping import Float
 from torch import Tensor
 
+from unweave.ablations.kind import ablations
 from unweave.circuits import Circuit, CircuitEdge, EdgeScores, Evidence, Scores
 from unweave.errors import UnweaveError
 from unweave.estimates import Estimate, estimate
@@ -23,7 +24,7 @@ from unweave.experiments.patterns import head_patterns
 from unweave.experiments.phases import Ledger, Say, about_model, about_run, find_circuit
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
-from unweave.experiments.specification import ABLATIONS, Experiment
+from unweave.experiments.specification import Experiment
 from unweave.experiments.words import word_scores
 from unweave.graph import edge_ends
 from unweave.scores.edge_problem import EdgeProblem
@@ -47,6 +48,7 @@ def discover_edges(
     search = searches[experiment.specification.resolved.search]
     with ledger.phase("set-up"):
         _ = experiment.accuracy, edges.discovery, edges.held_out, edges.evidence
+        _ = edges.discovery.reference.scale  # before anything is scored
     if folder is not None:
         folder.begin()
     about_model(experiment, say)
@@ -151,7 +153,7 @@ def _ends(found: Estimate) -> tuple[float, float]:
 def _verdict(edges: EdgeExperiment, circuit: Circuit) -> Verdict:
     """The circuit under every ablation, beside random ones of as many edges."""
     how, held_out = edges.experiment.specification, edges.held_out
-    names = dict.fromkeys((how.ablation, *ABLATIONS))
+    names = dict.fromkeys((how.ablation, *ablations))
     problems = {name: edges.under(held_out, name) for name in names}
     known = {name: one for name, one in problems.items() if one is not None}
     effects = {edge.name: edge.effect for edge in circuit.edges}

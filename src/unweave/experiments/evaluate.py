@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic
 
+from unweave.ablations.kind import ablations
 from unweave.circuits import Scores
 from unweave.cost import metered
 from unweave.distributed import on_first
@@ -42,7 +43,7 @@ from unweave.experiments.locking import locked
 from unweave.experiments.phases import forward_tokens
 from unweave.experiments.repeats import check_repeatable, repeated, repeats_record
 from unweave.experiments.run_folder import Run, read_evaluation
-from unweave.experiments.specification import ABLATIONS, Experiment, Specification
+from unweave.experiments.specification import Experiment, Specification
 from unweave.model.model import Model
 from unweave.registry import nearest
 from unweave.scores.problem import N, Runs
@@ -305,7 +306,7 @@ def _settings(run: Run, experiment: Experiment, n: int | None, draws: int) -> di
 def _edge_subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Subject[str]:
     how, edges = run.specification, EdgeExperiment(experiment)
     main = edges.problem("evaluate", n or how.held_out)
-    problems = {name: edges.under(main, name) for name in (how.ablation, *ABLATIONS)}
+    problems = {name: edges.under(main, name) for name in (how.ablation, *ablations)}
     circuit = check_edges(main, run.circuit, str(run.folder))
     scores = run.edge_scores
     return Subject(
@@ -325,7 +326,7 @@ def _subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Sub
     scores, how = run.scores, run.specification
     main = experiment.problem("evaluate", n or how.held_out)
     known = {str(node): node for node in main.nodes}
-    problems = {name: experiment.under(main, name) for name in (how.ablation, *ABLATIONS)}
+    problems = {name: experiment.under(main, name) for name in (how.ablation, *ablations)}
     found = {name: problem for name, problem in problems.items() if problem is not None}
     for problem in found.values():
         _ = problem.reference  # now: it belongs to no phase, so that a phase always costs the same
