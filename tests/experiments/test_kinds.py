@@ -112,5 +112,5 @@ def test_a_new_ablation_is_in_the_verdict_and_in_the_evaluation(
         assert list(record) == ["counterfactual", "mean", "mine", "zero"]
         assert record["mine"]["value"] == record["zero"]["value"]
         run = read_run(tmp_path)
-        found = evaluate_run(run, lambda how: wired, parts=("faithfulness",))
+        found = evaluate_run(run, lambda how: wired, parts=("roc",))
         assert {*found["faithfulness"]} == {"mean", "counterfactual", "mine", "zero"}

@@ -20,9 +20,7 @@ def explain(
         Path | None, typer.Argument(help="A folder that unweave discover wrote.")
     ] = None,
     node: Annotated[str | None, typer.Argument(help="Show this node only, such as a9.h6.")] = None,
-    roles: Annotated[
-        Path | None, typer.Option(help="A TOML file of roles to add to those of unweave.")
-    ] = None,
+    roles: given.RolesFile = None,
     prompts: Annotated[int, typer.Option("-n", "--prompts", min=2, help="Held-out prompts.")] = 32,
     budget: Annotated[
         float, typer.Option(min=8, help="Forward passes of these prompts that may be spent.")

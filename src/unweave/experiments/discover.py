@@ -33,6 +33,7 @@ from unweave.experiments.run_folder import RunFolder
 from unweave.experiments.shared_folder import open_folder
 from unweave.experiments.specification import Experiment, Specification
 from unweave.model.model import Model
+from unweave.roles.definitions import Roles
 from unweave.scores.problem import Problem
 from unweave.search.search import PRICE, Finding
 from unweave.sites import parse
@@ -48,6 +49,7 @@ def discover(
     resume: bool = False,
     say: Say = lambda text: None,
     explain: bool = True,
+    roles: Roles | None = None,
 ) -> Circuit:
     """Finds the circuit of a behaviour, and measures it on other prompts.
 
@@ -58,6 +60,7 @@ def discover(
         resume: Go on with the run that `out` holds.
         say: Called with a line at every phase.
         explain: Whether to say what each node does (`Circuit.explain`); changes no other figure.
+        roles: What they are explained by; None for the roles of unweave.
 
     Raises:
         UnweaveError: When the model cannot do the task, or the folder cannot be used.
@@ -70,14 +73,20 @@ def discover(
         raise UnweaveError("circuits of edges are found in one process: start it without torchrun")
     run = discover_edges if specification.level == "edge" else _discover
     if out is None:
-        return run(experiment, None, say, explain)
+        return run(experiment, None, say, explain, roles)
     identity = {"specification": specification.to_dict(), "fingerprint": experiment.fingerprint}
     folder = open_folder(Path(out), identity, resume)
     with folder.locked():
-        return folder.circuit() or run(experiment, folder, say, explain)
+        return folder.circuit() or run(experiment, folder, say, explain, roles)
 
 
-def _discover(experiment: Experiment, folder: RunFolder | None, say: Say, explain: bool) -> Circuit:
+def _discover(
+    experiment: Experiment,
+    folder: RunFolder | None,
+    say: Say,
+    explain: bool,
+    roles: Roles | None,
+) -> Circuit:
     ledger = Ledger()
     with ledger.phase("set-up"):
         experiment.prepare()
@@ -92,7 +101,7 @@ def _discover(experiment: Experiment, folder: RunFolder | None, say: Say, explai
         circuit = _circuit(experiment, scores, finding)
         assessed = _verdict(experiment, finding, circuit)
         curve = _curve(held_out, scores, circuit.size)
-    circuit, outcome = explain_found(experiment, circuit, explain, say, ledger)
+    circuit, outcome = explain_found(experiment, circuit, explain, say, ledger, roles)
     if folder is not None:
         _keep(experiment, folder, scores, finding, circuit, assessed, curve, outcome, ledger)
     return circuit

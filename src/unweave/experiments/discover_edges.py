@@ -27,6 +27,7 @@ from unweave.experiments.run_folder import RunFolder
 from unweave.experiments.specification import Experiment
 from unweave.experiments.words import word_scores
 from unweave.graph import edge_ends
+from unweave.roles.definitions import Roles
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.score import scores as registered_scores
 from unweave.search.search import Finding, searches
@@ -37,7 +38,11 @@ _ENDS = ("input", "logits")
 
 
 def discover_edges(
-    experiment: Experiment, folder: RunFolder | None, say: Say, explain: bool = True
+    experiment: Experiment,
+    folder: RunFolder | None,
+    say: Say,
+    explain: bool = True,
+    roles: Roles | None = None,
 ) -> Circuit:
     """Finds and measures a circuit of edges.
 
@@ -61,7 +66,7 @@ def discover_edges(
     with ledger.phase("evaluation"):
         circuit = _circuit(edges, scores, rated, found)
         assessed = _verdict(edges, circuit)
-    circuit, outcome = explain_found(experiment, circuit, explain, say, ledger)
+    circuit, outcome = explain_found(experiment, circuit, explain, say, ledger, roles)
     if folder is not None:
         rated = replace(rated, order=found.ranking)
         _keep(edges, folder, scores, rated, found, circuit, assessed, outcome, ledger)
