@@ -73,20 +73,19 @@ def lines(found: "Plan") -> list[Any]:
     parts = ", ".join(f"{name} {_size(size)}" for name, size in memory.parts.items())
     said = [f"{found.nodes} nodes", table, f"peak memory about {_size(memory.peak)} ({parts})"]
     for device, free in found.free.items():
-        said.append(f"  {device}: {_size(free)} free, {_fits(found, free)}")
+        said.append(f"  {device}: {_size(free)} free, {_fits(found, device)}")
     said.append("A search that its own check does not satisfy takes more prompts, and longer.")
     return said
 
 
-def _fits(found: "Plan", free: int) -> str:
-    memory = found.memory
+def _fits(found: "Plan", device: str) -> str:
+    memory, free = found.memory, found.free[device]
     if memory.peak <= free:
         return "fits"
     if memory.least <= free:
         return f"fits: the sweep cuts itself smaller, to {_size(memory.least)} if need be"
-    return (
-        f"does not fit: at least {_size(memory.least)}; take fewer prompts (-n) or a smaller model"
-    )
+    options = " or ".join(found.remedies.get(device, ())) or "only a smaller model"
+    return f"does not fit: at least {_size(memory.least)}; would fit: {options}"
 
 
 def _size(count: int) -> str:
