@@ -19,7 +19,7 @@ from unweave.graph import Graph, graph_of, graph_points
 from unweave.metrics import MARGIN, PROBABILITY_DIFFERENCE
 from unweave.model.algebra import Plain, Scoring, attention_mix, attention_scores, pattern_of
 from unweave.model.program import run
-from unweave.model.weights import Network, Norm
+from unweave.model.weights import Attention, Mlp, Network, Norm
 from unweave.patching.circuits import repeat_inputs
 from unweave.patching.edges import EdgePatch, run_edges
 from unweave.scores.problem import Problem
@@ -304,6 +304,7 @@ def reading(
     if not branch:
         stream = totals[Point("resid", layer + 1)] - totals[site.point]
         assert second.pre is not None
+        assert isinstance(second.body, Mlp)
         twin.mlp(norm((gap, stream - gap), second.pre), second.body, layer)
         hidden = Point("neuron", layer)
         return Site(hidden), twin.seen[hidden][0]
@@ -312,6 +313,7 @@ def reading(
     relevant = norm((gap, stream - gap), first.pre)
     whole = norm((torch.zeros_like(gap), stream), first.pre)
     w = first.body
+    assert isinstance(w, Attention)
     for kind, own in zip("qkv", (w.q, w.k, w.v), strict=True):
         twin.project(relevant if kind == branch[0] else whole, own, w.heads, None, kind, layer)
     q, k, v = (twin.seen[Point(kind, layer)][0] for kind in "qkv")

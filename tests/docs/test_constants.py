@@ -39,7 +39,7 @@ REASONS = ("by hand", "float32", "the paper", "no limit", "the price decides", "
 
 
 def backed(reason: str, page: str) -> bool:
-    """Whether a reason names something that exists: a row, a section, the same of another search."""
+    """Whether a reason names something there is: a row, a section, an option of another search."""
     headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
     words = (re.sub(r"[^\w -]", "", heading).lower() for heading in headings)
     anchors = {text.replace(" ", "-") for text in words}

@@ -54,6 +54,7 @@ def test_effects_at_positions_are_those_of_ablated_runs(tiny):
     runner = Runner(problem.model, problem.batch, Cost(1, 1))
     for node, own in zip(nodes, lost, strict=True):
         _, metric = runner.run(ablated([node], problem.ablation, problem.batch))
+        assert metric is not None
         assert torch.allclose(runner.metric - metric, own, atol=1e-9)
         if node.position == "other":
             # The metric is read at the end.

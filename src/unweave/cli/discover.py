@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from unweave.circuits import Circuit
     from unweave.experiments.specification import Specification
     from unweave.model.model import Model
-    from unweave.roles.definitions import Roles
 
 _MOST_EDGES = 20  # in the table that is printed
 
@@ -77,7 +76,7 @@ def discover(
         raise UnweaveError("--resume needs the run's folder: give it with --out")
     if roles is not None and not explain:
         raise UnweaveError("--roles adds roles to explain nodes by: drop it, or --no-explain")
-    known = read_roles(roles) if explain else None
+    read_roles(roles)  # an error before the model is loaded
     found = find_task(task, shared["first_token"])
     name = found.own_model if model is None else model
     specification = given.specification(values, task, name, **given.method_of(values), seed=seed)
@@ -90,7 +89,9 @@ def discover(
     loaded = load(name, **wanted)
     folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
     resume, quiet = resume or not out, shared["quiet"] or as_json
-    circuit = _run(loaded, found, specification, folder, resume, quiet, known, new=not out)
+    circuit = _run(
+        loaded, found, specification, folder, resume, quiet, (explain, roles), new=not out
+    )
     if ranks().first:
         _report(folder, open_report)
         _show(circuit, folder, verbose, as_json)
@@ -111,13 +112,13 @@ def _run(
     folder: Path,
     resume: bool,
     quiet: bool,
-    roles: "Roles | None",
+    explaining: tuple[bool, Path | None],
     new: bool,
 ) -> "Circuit":
     """Runs the discovery, with a line for every phase; Ctrl-C says how to continue.
 
     Args:
-        roles: What nodes are explained by; None for no explanation.
+        explaining: Whether nodes are explained, and a file of roles to add.
         new: Whether the folder was made for this run: it goes again if it stays empty.
     """
     from contextlib import nullcontext
@@ -134,7 +135,7 @@ def _run(
     say(repr(model))
     try:
         with silent() if quiet else nullcontext():
-            return run(model, task, specification, folder, resume, say, roles is not None, roles)
+            return run(model, task, specification, folder, resume, say, *explaining)
     except KeyboardInterrupt:
         if (folder / "state.json").exists():
             say(f"what is finished is in {folder}: continue with --resume --out {folder}")

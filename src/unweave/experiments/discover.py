@@ -33,7 +33,7 @@ from unweave.experiments.run_folder import RunFolder
 from unweave.experiments.shared_folder import open_folder
 from unweave.experiments.specification import Experiment, Specification
 from unweave.model.model import Model
-from unweave.roles.definitions import Roles
+from unweave.roles.definitions import Roles, read_roles
 from unweave.scores.problem import Problem
 from unweave.search.search import PRICE, Finding
 from unweave.sites import parse
@@ -49,7 +49,7 @@ def discover(
     resume: bool = False,
     say: Say = lambda text: None,
     explain: bool = True,
-    roles: Roles | None = None,
+    roles: str | Path | None = None,
 ) -> Circuit:
     """Finds the circuit of a behaviour, and measures it on other prompts.
 
@@ -60,7 +60,7 @@ def discover(
         resume: Go on with the run that `out` holds.
         say: Called with a line at every phase.
         explain: Whether to say what each node does (`Circuit.explain`); changes no other figure.
-        roles: What they are explained by; None for the roles of unweave.
+        roles: A TOML file of roles to add to those of unweave.
 
     Raises:
         UnweaveError: When the model cannot do the task, or the folder cannot be used.
@@ -68,16 +68,17 @@ def discover(
     name = task if isinstance(task, str) else task.name
     specification = specification or Specification(name, model.name)
     given = task if isinstance(task, Task) else None
+    known = read_roles(roles)
     experiment = Experiment.set_up(specification, model, given, explain)
     if specification.level == "edge" and ranks().count > 1:
         raise UnweaveError("circuits of edges are found in one process: start it without torchrun")
     run = discover_edges if specification.level == "edge" else _discover
     if out is None:
-        return run(experiment, None, say, explain, roles)
+        return run(experiment, None, say, explain, known)
     identity = {"specification": specification.to_dict(), "fingerprint": experiment.fingerprint}
     folder = open_folder(Path(out), identity, resume)
     with folder.locked():
-        return folder.circuit() or run(experiment, folder, say, explain, roles)
+        return folder.circuit() or run(experiment, folder, say, explain, known)
 
 
 def _discover(
