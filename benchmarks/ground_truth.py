@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from unweave.ablations.kind import ablations
 from unweave.behaviours.synthetic.known_edges import known_edges
 from unweave.behaviours.task import synthetic_tasks
 from unweave.circuits import Scores
@@ -22,7 +23,7 @@ from unweave.errors import UnweaveError
 from unweave.evaluation.roc import roc
 from unweave.experiments.discover import discover
 from unweave.experiments.methods import METHODS, Method
-from unweave.experiments.specification import ABLATIONS, Experiment, Specification
+from unweave.experiments.specification import Experiment, Specification
 from unweave.model.loading import load
 from unweave.model.model import Model
 from unweave.model.synthetic import tracr_programs
@@ -99,7 +100,7 @@ def main() -> None:
                 print(f'{name}: skipped, tracr is not installed (pip install "unweave[tracr]")')
                 continue
             model = load(name)
-            for ablation in ABLATIONS:
+            for ablation in ablations:
                 specification = Specification(
                     name, name, ablation=ablation, prompts=options.prompts, mlps=True
                 )

@@ -114,8 +114,8 @@ def test_a_process_that_cannot_be_reached_says_how_to_go_on(
         distributed._ranks.reset(token)
 
 
-def torchrun(*args: str) -> list[str]:
-    how = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+def torchrun(*args: str, count: int = 2) -> list[str]:
+    how = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
     return [*how, "-m", "unweave", *args]
 
 
@@ -172,11 +172,43 @@ def _of_rank_1(parent: int) -> int:
 def test_a_mistake_that_all_processes_meet_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     store = distributed.dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
     monkeypatch.setattr(distributed.dist.distributed_c10d, "_get_default_store", lambda: store)
-    assert not distributed._already_told("unknown task 'x'")
-    assert distributed._already_told("unknown task 'x'")
+    assert not distributed._already_warned("unknown task 'x'")
+    assert distributed._already_warned("unknown task 'x'")
     # What gloo says differs from process to process.
-    assert not distributed._already_told("another process ended (peer 1)")
-    assert distributed._already_told("another process ended (peer 2)")
+    assert not distributed._already_warned("another process ended (peer 1)")
+    assert distributed._already_warned("another process ended (peer 2)")
+
+
+def test_four_processes_find_what_one_finds(tmp_path: Path) -> None:
+    command = [*DISCOVER, "--method", "patching", "--no-explain", "--out"]
+    assert cli.main([*command, str(tmp_path / "one")]) == 0
+    four = torchrun(*command, str(tmp_path / "four"), count=4)
+    done = subprocess.run(four, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one, two = (Scores.load(tmp_path / name / "scores.safetensors") for name in ("one", "four"))
+    assert one.sources == two.sources
+    assert (one.values - two.values).abs().max() <= 1e-6 * one.values.abs().max()
+    found = [json.loads((tmp_path / n / "circuit.json").read_text()) for n in ("one", "four")]
+    nodes = [[node["site"] for node in one["nodes"]] for one in found]
+    assert nodes[0] == nodes[1]
+
+
+def test_torchrun_compares_as_one_process_does(tmp_path: Path) -> None:
+    command = ["compare", "wired-induction", "--methods", "eap,patching", "--draws", "1"]
+    command += ["-n", "4", "--held-out", "4", "--json", "-q", "--out"]
+    assert cli.main([*command, str(tmp_path / "one")]) == 0
+    done = subprocess.run(torchrun(*command, str(tmp_path / "two")), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    json.loads(done.stdout)  # one process prints
+    rows = []
+    for name in ("one", "two"):
+        record = json.loads((tmp_path / name / "compare.json").read_text())
+        rows.append({row["method"]: row for row in record["rows"]})
+    assert rows[0].keys() == rows[1].keys() == {"eap", "patching"}
+    for method, own in rows[0].items():
+        other = rows[1][method]
+        assert own["circuit"] == other["circuit"]
+        assert own["faithfulness"] == pytest.approx(other["faithfulness"], rel=1e-5)
 
 
 def test_a_short_command_is_the_first_process_s(

@@ -1,6 +1,7 @@
 """What the source itself has to be: names with one meaning, short functions, a complete surface."""
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import typing
@@ -32,6 +33,49 @@ def test_no_public_class_name_is_defined_twice():
     twice = {name: places for name, places in homes.items() if len(places) > 1}
     assert {name: twice[name] for name in twice if name not in TWICE} == {}
     assert sorted(TWICE.keys() - twice.keys()) == []  # an exception that is not needed any more
+
+
+# Each file of these folders is one plug-in, or one command: its names are read with the file's.
+ONE_EACH = (
+    *("ablations", "behaviours", "cli", "decomposition/rulesets", "model/architectures"),
+    *("model/synthetic", "nodes", "scores", "search"),
+)
+# Functions and constants that two modules define with one meaning, by what that is.
+SAME_MEANING = {
+    "shapes and records": "Index Pattern Positions Record Residual Say Weights S",
+    "kernels beside their eager twins": "attention gate linear norm rotate ACTIVATIONS FAMILIES",
+    "each file or page has its own": "FIGURES MOST MOST_TOKENS NEGATIVE "
+    "POSITIVE SCHEMA_VERSION SCRIPTS SHOWN ",
+    "one for models, one for their files": "is_cached read_json tensors",
+    "the public function, and its figure, part or table": "block curves number random_test "
+    "sweep table",
+    "edges by name, and split into batches": "edge_ends",
+}
+
+
+def assigned(node: ast.stmt) -> list[str]:
+    """The functions and constants that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+    every = [one for target in targets for one in ast.walk(target)]
+    return [one.id for one in every if isinstance(one, ast.Name)]
+
+
+def test_no_public_function_or_constant_is_defined_twice():
+    homes = defaultdict(set)
+    for path, tree in trees():
+        if path.as_posix().startswith(ONE_EACH):
+            continue
+        for node in tree.body:
+            for name in assigned(node):
+                if not name.startswith("_"):
+                    homes[name].add(str(path))
+    twice = {name: sorted(places) for name, places in homes.items() if len(places) > 1}
+    known = {name for names in SAME_MEANING.values() for name in names.split()}
+    assert {name: twice[name] for name in twice if name not in known} == {}
+    assert sorted(known - twice.keys()) == []  # an exception that is not needed any more
 
 
 def test_functions_are_short():
@@ -70,21 +114,23 @@ def mentioned(hint: object) -> Iterator[type]:
 
 
 # Values that a caller passes on and never writes down: prompts as `Model.inputs` makes them, a
-# named activation as `Site.point` gives it.
-HANDED_ON = {"Inputs", "Point"}
+# named activation as `Site.point` gives it, a model's weights.
+HANDED_ON = {"Inputs", "Point", "Network"}
 FUNCTIONS = [name for name in unweave.__all__ if inspect.isfunction(getattr(unweave, name))]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_a_public_function_takes_is_public(name):
+def test_what_a_public_function_takes_and_returns_is_public(name):
     hints = typing.get_type_hints(getattr(unweave, name))
-    hints.pop("return", None)
     needed = {one.__name__ for hint in hints.values() for one in mentioned(hint)}
     assert sorted(needed - set(unweave.__all__) - HANDED_ON) == []
 
 
-def test_what_problems_and_tasks_are_made_of_is_public():
-    for record in (unweave.Problem, unweave.Batch, unweave.Readout, unweave.Prompt):
-        hints = typing.get_type_hints(record)
-        needed = {one.__name__ for hint in hints.values() for one in mentioned(hint)}
-        assert sorted(needed - set(unweave.__all__) - HANDED_ON) == [], record
+RECORDS = [name for name in unweave.__all__ if dataclasses.is_dataclass(getattr(unweave, name))]
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_fields_of_a_public_record_are_public(name):
+    hints = typing.get_type_hints(getattr(unweave, name))
+    needed = {one.__name__ for hint in hints.values() for one in mentioned(hint)}
+    assert sorted(needed - set(unweave.__all__) - HANDED_ON) == []

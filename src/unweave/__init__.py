@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unweave.ablation import Ablation, counterfactual, means
-    from unweave.attribution.attribute import attribute
+    from unweave.attribution.attribute import Attribution, attribute
+    from unweave.attribution.target import MetricTarget
+    from unweave.attribution.texts import Word
     from unweave.batch import Batch, Readout
     from unweave.behaviours.prompt import Prompt
+    from unweave.behaviours.published import ModelShape
     from unweave.behaviours.task import KnownCircuit, Task, task, tasks
-    from unweave.circuits import Circuit, EdgeScores, Scores
-    from unweave.decomposition.api import decompose, relevance
+    from unweave.circuits import Circuit, CircuitEdge, EdgeScores, Evidence, NodeSummary, Scores
+    from unweave.decomposition.api import Decomposition, decompose, relevance
     from unweave.decomposition.edges import edge_relevance
     from unweave.decomposition.feeds import feeds
     from unweave.decomposition.ruleset import RuleSet
     from unweave.errors import UnweaveError
     from unweave.estimates import Estimate
     from unweave.evaluation.api import Evaluation, evaluate
+    from unweave.evaluation.checks import Completeness, Knockout, Minimality
+    from unweave.evaluation.curves import Curve
+    from unweave.evaluation.faithfulness import Faithfulness
+    from unweave.evaluation.random_circuits import Draws, RandomTest, Share
+    from unweave.evaluation.roc import Roc
+    from unweave.evaluation.stability import Stability
     from unweave.experiments.discover import discover
     from unweave.experiments.specification import Specification
     from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, PROBABILITY_DIFFERENCE, Metric
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
     from unweave.model.model import Model
     from unweave.report.circuit_files import read_circuit
     from unweave.scores.problem import Problem
-    from unweave.search.search import Finding
+    from unweave.search.search import Finding, Round, Step
     from unweave.sites import Site
 
     __version__: str
@@ -36,27 +45,47 @@ if TYPE_CHECKING:
 # Public name -> the module that defines it. A new name goes here, above and in `__all__`.
 _HOME = {
     "Ablation": "unweave.ablation",
+    "Attribution": "unweave.attribution.attribute",
     "Batch": "unweave.batch",
     "Circuit": "unweave.circuits",
+    "CircuitEdge": "unweave.circuits",
+    "Completeness": "unweave.evaluation.checks",
+    "Curve": "unweave.evaluation.curves",
+    "Decomposition": "unweave.decomposition.api",
+    "Draws": "unweave.evaluation.random_circuits",
     "EdgeScores": "unweave.circuits",
     "Estimate": "unweave.estimates",
     "Evaluation": "unweave.evaluation.api",
+    "Evidence": "unweave.circuits",
+    "Faithfulness": "unweave.evaluation.faithfulness",
     "Finding": "unweave.search.search",
+    "Knockout": "unweave.evaluation.checks",
     "KnownCircuit": "unweave.behaviours.task",
     "LOGIT_DIFFERENCE": "unweave.metrics",
     "MARGIN": "unweave.metrics",
     "Metric": "unweave.metrics",
+    "MetricTarget": "unweave.attribution.target",
+    "Minimality": "unweave.evaluation.checks",
     "Model": "unweave.model.model",
+    "ModelShape": "unweave.behaviours.published",
+    "NodeSummary": "unweave.circuits",
     "PROBABILITY_DIFFERENCE": "unweave.metrics",
     "Problem": "unweave.scores.problem",
     "Prompt": "unweave.behaviours.prompt",
+    "RandomTest": "unweave.evaluation.random_circuits",
     "Readout": "unweave.batch",
+    "Roc": "unweave.evaluation.roc",
+    "Round": "unweave.search.search",
     "RuleSet": "unweave.decomposition.ruleset",
     "Scores": "unweave.circuits",
+    "Share": "unweave.evaluation.random_circuits",
     "Site": "unweave.sites",
     "Specification": "unweave.experiments.specification",
+    "Stability": "unweave.evaluation.stability",
+    "Step": "unweave.search.search",
     "Task": "unweave.behaviours.task",
     "UnweaveError": "unweave.errors",
+    "Word": "unweave.attribution.texts",
     "attribute": "unweave.attribution.attribute",
     "counterfactual": "unweave.ablation",
     "decompose": "unweave.decomposition.api",
@@ -77,24 +106,44 @@ __all__ = [
     "MARGIN",
     "PROBABILITY_DIFFERENCE",
     "Ablation",
+    "Attribution",
     "Batch",
     "Circuit",
+    "CircuitEdge",
+    "Completeness",
+    "Curve",
+    "Decomposition",
+    "Draws",
     "EdgeScores",
     "Estimate",
     "Evaluation",
+    "Evidence",
+    "Faithfulness",
     "Finding",
+    "Knockout",
     "KnownCircuit",
     "Metric",
+    "MetricTarget",
+    "Minimality",
     "Model",
+    "ModelShape",
+    "NodeSummary",
     "Problem",
     "Prompt",
+    "RandomTest",
     "Readout",
+    "Roc",
+    "Round",
     "RuleSet",
     "Scores",
+    "Share",
     "Site",
     "Specification",
+    "Stability",
+    "Step",
     "Task",
     "UnweaveError",
+    "Word",
     "__version__",
     "attribute",
     "counterfactual",

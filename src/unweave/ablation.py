@@ -135,7 +135,8 @@ def position_mask(
 ) -> Bool[Tensor, "batch position"] | None:
     """Where a site lies in each example; None for every position.
 
-    The position `other` is every real token that no name points at.
+    The position `other` is every real token that no name points at. A name with a space in it
+    cannot be written in a site: it is the caller's own, and takes nothing from `other`.
 
     Raises:
         UnweaveError: As `position_index`.
@@ -146,7 +147,7 @@ def position_mask(
         index = position_index(site, inputs, positions)
         return None if index is None else columns == index[:, None]
     named = torch.zeros_like(mask)
-    for name in positions:
+    for name in (name for name in positions if " " not in name):
         named |= columns == _named(site, name, mask, positions)[:, None]
     return mask & ~named
 

@@ -445,7 +445,23 @@ class Circuit:
         )
 
     def to_frame(self) -> "DataFrame":
-        """A data frame with a row for each node and how certain it is (needs pandas)."""
+        """A data frame with a row for each node and how certain it is (needs pandas).
+
+        Of a circuit of edges: with a row for each edge.
+        """
+        if self.level == "edge":
+            ends = [edge.name.partition("->") for edge in self.edges]
+            return frame(
+                {
+                    "edge": [edge.name for edge in self.edges],
+                    "source": [source for source, _, _ in ends],
+                    "target": [target for _, _, target in ends],
+                    "score": [edge.score for edge in self.edges],
+                    "effect": [edge.effect for edge in self.edges],
+                    "low": [edge.interval[0] for edge in self.edges],
+                    "high": [edge.interval[1] for edge in self.edges],
+                }
+            )
         found = [self.evidence.get(node) for node in self.nodes]
         return frame(
             {
@@ -460,11 +476,13 @@ class Circuit:
         )
 
     def plot(self) -> "Figure":
-        """A plotly figure of the nodes in their layers."""
+        """A plotly figure of the nodes in their layers, and of the edges among them."""
         from unweave.display.figures import circuit_graph
 
-        title = f"{self.task} in {self.model}: {self.size} of {self.total} nodes"
-        return circuit_graph(self.nodes, self.scores, title)
+        title = f"{self.task} in {self.model}: {self.parts}"
+        ends = [edge.name.partition("<")[0].split("->") for edge in self.edges]
+        lines = [(source, target) for source, target in ends]
+        return circuit_graph(self.nodes, self.scores, title, lines)
 
     def _repr_html_(self) -> str:
         text = f"{self.parts}, faithfulness {self.faithfulness:.3f}"

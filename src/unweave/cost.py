@@ -53,7 +53,7 @@ def with_backward() -> Iterator[None]:
 
 @contextmanager
 def weighted(weight: float) -> Iterator[None]:
-    """What is run within this block counts so many times."""
+    """What is run within this block counts this many times."""
     with scoped(_weight, weight * _weight.get()):
         yield
 

@@ -105,7 +105,7 @@ def joined() -> Iterator[Ranks]:
         try:
             yield own
         except UnweaveError as error:
-            if _already_told(str(error)):
+            if _already_warned(str(error)):
                 raise SystemExit(2) from error
             raise
         finally:
@@ -195,13 +195,13 @@ def bytes_of_first(call: Callable[[], bytes | None]) -> bytes | None:
     Raises:
         UnweaveError: In every process, when the call does.
     """
-    told = b""
+    message = b""
     if ranks().first:
         with alone():
-            told = _outcome(call)
+            message = _outcome(call)
     if ranks().count > 1:
-        told = _broadcast(told)
-    kind, found = told[:1], told[1:]
+        message = _broadcast(message)
+    kind, found = message[:1], message[1:]
     if kind == b"e":
         raise UnweaveError(found.decode())
     return None if kind == b"n" else found
@@ -257,7 +257,7 @@ def _ended(number: int, frame: object) -> NoReturn:
     raise UnweaveError(f"this run was ended because another process of it died; {_GO_ON}")
 
 
-def _already_told(message: str) -> bool:
+def _already_warned(message: str) -> bool:
     """Whether another process prints the same error."""
     key = blake2b(message.partition("(")[0].encode(), digest_size=8).hexdigest()
     try:

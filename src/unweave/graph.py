@@ -32,7 +32,7 @@ class Destination:
     Args:
         node: The node it belongs to, "a5.h1".
         branch: q, k or v of a head; "" of an MLP and of the logits.
-        upstream: It reads the first so many sources of the graph.
+        upstream: It reads this many sources, the first of the graph.
     """
 
     node: str
@@ -93,7 +93,7 @@ class Graph:
         """Everything that each circuit, a set of edge names, does not hold.
 
         Raises:
-            UnweaveError: For a name that is no edge of this graph.
+            UnweaveError: For a name that is not an edge of this graph.
         """
         rows = []
         for circuit in kept:

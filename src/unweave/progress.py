@@ -87,9 +87,9 @@ class _NotebookBar:
         if now - self._last < 0.1 and done < total:
             return
         self._last, share = now, min(1.0, done / total) if total else 1.0
-        told = f"{escape(self._label)}: {share:.0%}"
-        bar = f'<progress value="{share:.3f}" max="1" aria-label="{told}"></progress>'
-        self._handle.update(self._html(f"{told} {bar}"))
+        label = f"{escape(self._label)}: {share:.0%}"
+        bar = f'<progress value="{share:.3f}" max="1" aria-label="{label}"></progress>'
+        self._handle.update(self._html(f"{label} {bar}"))
 
     def close(self) -> None:
         self._handle.update(self._html(""))

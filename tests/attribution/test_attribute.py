@@ -10,7 +10,7 @@ from oracles.patched import patched
 
 from unweave import cli
 from unweave.ablation import activations
-from unweave.attribution import attribute, compare
+from unweave.attribution import attribute, compare_attributions
 from unweave.attribution.attribute import RULES
 from unweave.attribution.deletion import areas
 from unweave.attribution.peers import occlusion, ranked
@@ -204,7 +204,7 @@ def test_compare_shows_the_words_of_every_method(classifier, capsys):
     assert cli.main(["attribute", TEXTS[1], "--compare"]) == 0
     printed = [line.split() for line in capsys.readouterr().out.splitlines() if line.split()]
     rows = {name: cells for name, *cells in printed}
-    found = compare(classifier, TEXTS[1])
+    found = compare_attributions(classifier, TEXTS[1])
     for i, word in enumerate(found.words[0]):
         expected = [peer.scores[0][i] for peer in found.peers]
         assert [float(cell) for cell in rows[word.text]] == pytest.approx(expected, abs=2e-3)
@@ -340,7 +340,7 @@ def test_compare_names_what_is_missing(classifier, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "captum.attr", None)
-    found = compare(classifier, TEXTS[:2])
+    found = compare_attributions(classifier, TEXTS[:2])
     assert [peer.name for peer in found.peers] == ["unweave", "occlusion"]
     assert "pip install 'unweave[peers]'" in found.missing[0]
 

@@ -119,7 +119,7 @@ CASES = {
 
 @pytest.fixture
 def loaded(smollm2, monkeypatch):
-    monkeypatch.setattr(loading, "load", lambda name: smollm2)
+    monkeypatch.setattr(loading, "load", lambda name, device: smollm2)
 
 
 def failed(arguments: list[str], capsys) -> str:

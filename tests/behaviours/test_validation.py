@@ -117,7 +117,7 @@ def test_wrong_prompts_are_those_that_the_model_gets_wrong(smollm2, pronouns):
 
 
 def test_a_failing_file_names_the_remedy(smollm2, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(loading, "load", lambda name: smollm2)
+    monkeypatch.setattr(loading, "load", lambda name, device: smollm2)
     rows = [line(f"The {noun}s", f"The {noun}", " is", " are") for noun in NOUNS]
     path = tmp_path / "wrong.jsonl"
     path.write_text("\n".join(rows))
@@ -141,7 +141,7 @@ def test_unequal_lengths_need_another_ablation(smollm2, unequal, capsys, monkeyp
     for batch in batches:
         found = task_ablation(task, smollm2, batch, "counterfactual", points).values[points[0]]
         assert torch.isfinite(found).all()
-    monkeypatch.setattr(loading, "load", lambda name: smollm2)
+    monkeypatch.setattr(loading, "load", lambda name, device: smollm2)
     assert cli.main(["tasks", "validate", str(unequal)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == (
         f"next: unweave discover {unequal} --ablation counterfactual"

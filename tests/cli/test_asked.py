@@ -1,9 +1,11 @@
 """--precision and --memory: the whole command has them, and the next one does not."""
 
+import inspect
 import json
 
 import pytest
 import torch
+import typer
 
 from unweave import cli
 from unweave.asked import ask_memory, ask_precision, asked_memory, asked_precision, forgotten
@@ -23,7 +25,37 @@ COMMANDS = [
     ["compare", "wired-induction", "--methods", "eap"],
     ["mib", "run", "wired-induction"],
     ["attribute", "a b", "--model", "wired-induction"],
+    ["plan", "wired-induction"],
+    ["tasks", "show", "wired-induction"],
 ]
+# Commands that run no model; `check` is a comparison in float32, whatever the device.
+WITHOUT = {"check", "export", "methods", "mib pack", "models", "plot", "report", "tasks"}
+
+
+def leaves() -> dict[str, set[str]]:
+    """The options of every command and of the commands of every group."""
+    found = {}
+    for name in cli.commands:
+        entry = cli.commands[name]
+        if isinstance(entry, typer.Typer):
+            for one in entry.registered_commands:
+                assert one.callback is not None
+                own = one.name or one.callback.__name__
+                found[f"{name} {own}"] = set(inspect.signature(one.callback).parameters)
+        else:
+            found[name] = set(inspect.signature(entry).parameters)
+    return found
+
+
+def test_every_command_that_runs_a_model_takes_device_precision_and_memory() -> None:
+    found = leaves()
+    assert len(found) > 15
+    lacking = {
+        name: missing
+        for name, options in found.items()
+        if name not in WITHOUT and (missing := {"device", "precision", "memory"} - options)
+    }
+    assert lacking == {}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 from oracles.tiny_folders import GPT2, words
+from rich.console import Console
 
 from unweave import cli
+from unweave.cli.compare import COLUMNS, tables
+from unweave.cli.tables import FIGURES
 from unweave.experiments import compare as module
 from unweave.testing.oracle import build
 
@@ -32,6 +35,29 @@ def test_it_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     record = json.loads(capsys.readouterr().out)
     names = [row["method"] for row in record["summary"]]
     assert names == ["patching", "eap-ig", "eap-ig+eliminate"]
+
+
+LONG = ("decomposition+algorithm1", "masks+eliminate", "eap-ig:steps=10:on=activations")
+
+
+def test_no_figure_is_cut_at_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"curve_gap": 1.234, "curve_area": 2.345, "k95": 260, "auc": 0.91, "size": 262}
+    figures |= {"faithfulness": -1.456, "off": 1.567, "seconds": 1234.56}
+    figures |= {"score_forwards": 1345.6, "forwards": 12456.7}
+    rows = [{"task": "ioi", "method": name, "seeds": 3, **figures} for name in LONG]
+    settings = {"ablation": "mean", "level": "node"}
+    record = {"summary": rows, "model": "smollm2-135m", "settings": settings, "seeds": [0]}
+    console = Console(width=80)
+    for table in tables(record):
+        console.print(table)
+    said = capsys.readouterr().out
+    assert "…" not in said
+    assert max(map(len, said.splitlines())) <= 80
+    for name in COLUMNS:
+        spec = FIGURES[name][1]
+        assert said.split().count(format(figures[name], spec)) == len(LONG), name
+    for name in ("decomposition+", "algorithm1", "masks+eliminate"):
+        assert name in said.split()
 
 
 @pytest.mark.parametrize(

@@ -118,3 +118,25 @@ def test_bad_arguments(run, capsys, arguments, message):
     given = [argument.format(run=run) for argument in arguments]
     assert cli.main(["explain", *given]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_discover_explains_by_the_users_own_roles(tmp_path, capsys):
+    roles = tmp_path / "roles.toml"
+    roles.write_text(
+        '[[role]]\nname = "any head"\nof = ["head"]\nsays = "is a head"\n'
+        'evidence = [{ measure = "effect_share", at_least = 0.0 }]\n'
+    )
+    how = ["discover", NAME, "-n", "8", "--held-out", "8", "-q", "--roles", str(roles)]
+    assert cli.main([*how, "--out", str(tmp_path / "run")]) == 0
+    circuit = read_run(tmp_path / "run").circuit
+    assert set(circuit.summaries) == set(circuit.nodes)
+    assert all("any head" in one.roles for one in circuit.summaries.values())
+    assert "previous token" in circuit.summaries["a1.h2"].roles
+    capsys.readouterr()
+    # A file with a mistake is an error before anything is run.
+    roles.write_text("[[role]]\n")
+    assert cli.main([*how, "--out", str(tmp_path / "two")]) == 2
+    assert "has no name" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
+    assert cli.main([*how, "--no-explain"]) == 2
+    assert "drop it, or --no-explain" in capsys.readouterr().err

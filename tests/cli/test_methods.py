@@ -1,12 +1,14 @@
 """`unweave methods` and the model that a task is run on."""
 
 import json
+import re
 
 import pytest
+from snippets import ROOT
 
 from unweave.behaviours.file import find_task
 from unweave.cli import main
-from unweave.experiments.methods import METHODS
+from unweave.experiments.methods import METHODS, find_method
 from unweave.model.sources import DEFAULT
 from unweave.scores.score import scores
 from unweave.search.search import searches
@@ -34,6 +36,22 @@ def test_methods_lists_everything_and_says_what_each_option_means(
     assert main(["methods"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for names in listed.values() for name in names)
+
+
+@pytest.mark.parametrize("score", list(scores))
+def test_every_score_is_a_method_by_its_name(score: str) -> None:
+    method = find_method(score)
+    assert (method.score, method.search) == (score, "top")
+    assert method.name == (score if score in METHODS else f"{score}+top")
+    assert not method.score_options
+
+
+def test_every_method_is_in_the_table_of_the_documentation() -> None:
+    page = (ROOT / "docs" / "scores-and-searches.md").read_text("utf-8")
+    table = page.partition("| `--method` |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"^\| `([a-z+-]+)`", table, re.M)) == sorted(METHODS)
+    table = page.partition("## Which score")[2].partition("## Which search")[0]
+    assert sorted(re.findall(r"^\| `([a-z-]+)`", table, re.M)) == sorted(scores)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from unweave.model import loading
 
 @pytest.fixture
 def loaded(smollm2, monkeypatch):
-    monkeypatch.setattr(loading, "load", lambda name: smollm2)
+    monkeypatch.setattr(loading, "load", lambda name, device: smollm2)
 
 
 def test_list_names_every_task(capsys):

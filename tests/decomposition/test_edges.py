@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 from oracles.patched import patched
+from oracles.two_stream import _Run, mix, norm, two_stream
 from torch import Tensor
 
 from unweave.ablation import counterfactual
@@ -16,12 +17,13 @@ from unweave.decomposition.ruleset import rulesets
 from unweave.errors import UnweaveError
 from unweave.graph import Graph, graph_of, graph_points
 from unweave.metrics import MARGIN, PROBABILITY_DIFFERENCE
-from unweave.model.algebra import Plain
+from unweave.model.algebra import Plain, Scoring, attention_mix, attention_scores, pattern_of
 from unweave.model.program import run
+from unweave.model.weights import Attention, Mlp, Network, Norm
 from unweave.patching.circuits import repeat_inputs
 from unweave.patching.edges import EdgePatch, run_edges
 from unweave.scores.problem import Problem
-from unweave.sites import Point, parse
+from unweave.sites import Point, Site, parse
 from unweave.testing.problem import tiny_problem
 
 FAMILIES = [("gpt2", None), ("llama", None), ("qwen3", None), ("gpt_neox", "parallel")]
@@ -180,15 +182,144 @@ def test_every_rule_set_scores_edges(rules):
         assert abs(total[name] - direct[name]) < 1e-10
 
 
-@pytest.mark.parametrize("rules", list(rulesets))
-def test_exact_edges_into_the_last_mlp_add_up_to_its_local_ones(rules):
-    """Pushed by any set, an edge into the last MLP changes the stream by that MLP's loss."""
+SOME = ["input->m2", "a1.h0->m2", "a0.h2->m1", "input->a1.h2<v>", "m1->a2.h0<v>", "a0.h1->a1.h0<q>"]
+
+
+@dataclass(eq=False)
+class Held(EdgePatch):
+    """An edge-patched run with the norm scales and attention patterns of the run before it."""
+
+    scales: list[Tensor] = field(default_factory=list)
+    patterns: list[Tensor] = field(default_factory=list)
+    recording: bool = True
+
+    def _held(self, x: Tensor, w: Norm) -> Tensor:
+        assert w.kind == "layer"
+        centred = x - x.mean(-1, keepdim=True)
+        if self.recording:
+            scale = torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + w.eps)
+            self.scales.append(scale.detach())
+        else:
+            scale = self.scales.pop(0)
+        assert w.gain is not None
+        assert w.bias is not None
+        return centred * scale * w.gain + w.bias
+
+    def _norm(self, x: Tensor, branch: str) -> Tensor:
+        return self._held(x, self.pre[branch])
+
+    def norm(self, x: Tensor, w: Norm, place: str) -> Tensor:
+        return super().norm(x, w, place) if place.endswith(".pre") else self._held(x, w)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
+        if self.recording:
+            self.patterns.append(pattern_of(attention_scores(q, k), scoring).detach())
+            pattern = self.patterns[-1]
+        else:
+            pattern = self.patterns.pop(0)
+        return attention_mix(pattern, v)
+
+
+def held_metric(problem: Problem, removed: Tensor) -> Tensor:
+    """The mean metric without some edges (or parts of edges) where scales and patterns are held."""
+    model, batch, graph = problem.model, problem.batch, graph_of(problem.model)
+    reads = batch.readout.read[:, None]
+    whole = torch.zeros(1, *graph.mask.shape, dtype=torch.float64)
+    blocks, base = model.network.body.blocks, problem.ablation
+    first = Held(graph, blocks, whole, base, len(batch), reads)
+    run(model.network, batch.clean, first)
+    kept = {"scales": first.scales, "patterns": first.patterns, "recording": False}
+    ops = Held(graph, blocks, removed, base, len(batch), reads, **kept)
+    logits = run(model.network, batch.clean, ops)[:, 0]
+    assert not ops.scales  # every one was used, in its order
+    assert not ops.patterns
+    return batch.readout.measure(logits).mean()
+
+
+def test_exact_scores_of_frozen_are_runs_with_scales_and_patterns_held():
     problem = tiny_problem("gpt2")
-    names = ["input->m2", "a1.h0->m2", "a2.h3->m2", "m1->a2.h0<q>"]
-    exact = scored(problem, rules=rules, variant="exact", edges=names)
-    assert exact.values.isfinite().all()
-    if rules == "removal":
-        assert (exact.values - removals(problem, names)).abs().max() < 1e-9
+    graph = graph_of(problem.model)
+    found = scored(problem, rules="frozen", variant="exact", edges=SOME)
+    with torch.no_grad():
+        whole = held_metric(problem, torch.zeros(1, *graph.mask.shape, dtype=torch.float64))
+        without = [held_metric(problem, x[None].double()) for x in removed_one_by_one(graph, SOME)]
+    assert abs(whole - problem.metric([problem.nodes]).mean()) < 1e-12
+    expected = whole - torch.stack(without)
+    assert expected[:-1].abs().min() > 1e-4
+    assert expected[-1] == 0  # a pattern that is held has no loss through the query
+    assert (found.values - expected).abs().max() < 1e-10
+
+
+def test_exact_scores_of_linear_are_one_vector_jacobian_product():
+    """Of a run with scales and patterns held, in the share of each edge that is left out."""
+    problem = tiny_problem("gpt2")
+    graph = graph_of(problem.model)
+    found = scored(problem, rules="linear", variant="exact")
+    shares = torch.zeros(1, *graph.mask.shape, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(held_metric(problem, shares), shares)
+    expected = torch.stack([-slope[0][graph.index[name]] for name in found.edges])
+    assert expected.abs().max() > 0.01
+    assert (found.values - expected).abs().max() < 1e-10
+
+
+def test_exact_scores_of_paper_are_two_streams_that_begin_at_the_reader():
+    problem = tiny_problem("gpt2")
+    network, batch = problem.model.network, problem.batch
+    found = scored(problem, rules="paper", variant="exact", edges=SOME)
+    assert batch.clean.tokens is not None
+    expected = torch.zeros(len(SOME), len(batch), dtype=torch.float64)
+    for example, tokens in enumerate(batch.clean.tokens):
+        totals = {p: b + c for p, (b, c) in two_stream(network, tokens, [], {}).items()}
+        for row, name in enumerate(SOME):
+            writer, reader = name.replace("input", "embed").split("->")
+            site = parse(writer)
+            gap = totals[site.point] - problem.ablation.values[site.point][example]
+            if site.unit is not None:
+                writing = network.body.blocks[site.point.layer].attention
+                out = writing.out.matrix.unflatten(1, (writing.heads, -1))[:, site.unit]
+                gap = gap[:, site.unit] @ out.T
+            target, part = reading(network, totals, gap, reader)
+            point, unit = target.point, target.unit
+            loss = totals[point] - part if unit is None else totals[point].clone()
+            if unit is not None:
+                loss[:, unit] = totals[point][:, unit] - part[:, unit]
+            rel, _ = two_stream(network, tokens, [target], {point: loss})[Point("logits")]
+            logits = rel[batch.readout.read[example]][None]
+            one = batch.readout.select(slice(example, example + 1))
+            expected[row, example] = one.measure(logits)[0]
+    expected = expected.mean(1)
+    assert expected[:-1].abs().min() > 1e-4
+    assert expected[-1] == 0  # where keys are not relevant, queries say nothing
+    assert (found.values - expected).abs().max() < 1e-10
+
+
+def reading(
+    network: Network, totals: dict[Point, Tensor], gap: Tensor, reader: str
+) -> tuple[Site, Tensor]:
+    """What a reader makes of δ alone, by the slow twin: its output's site, and β there."""
+    name, _, branch = reader.partition("<")
+    site = parse(name)
+    layer, twin = site.point.layer, _Run(network, [], {})
+    first, second = network.body.blocks[layer].branches
+    if not branch:
+        stream = totals[Point("resid", layer + 1)] - totals[site.point]
+        assert second.pre is not None
+        assert isinstance(second.body, Mlp)
+        twin.mlp(norm((gap, stream - gap), second.pre), second.body, layer)
+        hidden = Point("neuron", layer)
+        return Site(hidden), twin.seen[hidden][0]
+    stream = totals[Point("resid", layer)]
+    assert first.pre is not None
+    relevant = norm((gap, stream - gap), first.pre)
+    whole = norm((torch.zeros_like(gap), stream), first.pre)
+    w = first.body
+    assert isinstance(w, Attention)
+    for kind, own in zip("qkv", (w.q, w.k, w.v), strict=True):
+        twin.project(relevant if kind == branch[0] else whole, own, w.heads, None, kind, layer)
+    q, k, v = (twin.seen[Point(kind, layer)][0] for kind in "qkv")
+    if branch[0] != "v":
+        v = torch.zeros_like(v)
+    return site, mix(q, k, v, w)
 
 
 def test_nodes_that_equal_their_ablation_have_no_edges():

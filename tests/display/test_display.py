@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import unweave
-from unweave.circuits import Circuit, EdgeScores, Evidence, Scores
+from unweave.circuits import Circuit, CircuitEdge, EdgeScores, Evidence, Scores
 from unweave.decomposition.api import Decomposition
 from unweave.display.grids import Cell, grid_of
 from unweave.evaluation.api import Evaluation, evaluate
@@ -159,6 +159,25 @@ def test_figures_hold_the_values(scores: Scores, evaluation: Evaluation, attribu
     assert tuple(line.y) == evaluation.curves["mean"].faithfulness
     (bar,) = _traces(attribution.plot())
     assert tuple(bar.y) == attribution.scores
+
+
+def test_a_circuit_of_edges_shows_its_edges(circuit: Circuit) -> None:
+    pytest.importorskip("pandas")
+    names = ("a1.h2->a2.h0<k>", "a1.h2->a2.h0<v>", "input->a1.h2<q>", "a2.h0->logits")
+    edges = tuple(CircuitEdge(name, 1.0, 0.5, (0.4, 0.6)) for name in names)
+    found = replace(circuit, edges=edges, edges_total=193)
+    rows = found.to_frame()
+    assert list(rows["edge"]) == list(names)
+    assert list(rows["source"]) == ["a1.h2", "a1.h2", "input", "a2.h0"]
+    assert list(rows["target"]) == ["a2.h0<k>", "a2.h0<v>", "a1.h2<q>", "logits"]
+    assert list(rows.iloc[0])[3:] == [1.0, 0.5, 0.4, 0.6]
+    lines, markers = _traces(found.plot())
+    # Two edges between the same nodes are one line; the input and the logits have no place.
+    assert (list(lines.x), list(lines.y)) == (["2", "0", None], ["1", "2", None])
+    assert lines.mode == "lines"
+    assert len(markers.x) == 2
+    assert "4 of 193 edges among 2 nodes" in str(found.plot().layout.title.text)
+    assert len(_traces(circuit.plot())) == 1
 
 
 def test_frames(

@@ -32,3 +32,39 @@ def test_every_constant_of_a_search_is_in_the_table():
     rows = ROW.findall((ROOT / "docs" / "study.md").read_text("utf-8"))
     assert {name: value for name, value, _ in rows} == constants | options
     assert len(rows) == len(constants) + len(options), "a row stands twice"
+
+
+# What a constant may rest on beside a row or a section of the study.
+REASONS = ("by hand", "float32", "the paper", "no limit", "the price decides", "changes the cost")
+
+
+def backed(reason: str, page: str) -> bool:
+    """Whether a reason names something there is: a row, a section, an option of another search."""
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    words = (re.sub(r"[^\w -]", "", heading).lower() for heading in headings)
+    anchors = {text.replace(" ", "-") for text in words}
+    tables = page.partition("| constant or option |")
+    firsts = re.findall(r"^\| ([^|`-][^|]*) \|", tables[0] + tables[2], re.MULTILINE)
+    reason = reason.strip()
+    links = re.findall(r"\]\(#([\w-]+)\)", reason)
+    if links:
+        return all(link in anchors for link in links)
+    if reason.startswith(REASONS) or reason.endswith("by hand"):
+        return True
+    if search := re.match(r"that of `(\w+)`", reason):
+        return search[1] in searches
+    return any(first.startswith(reason.rpartition(": ")[2]) for first in firsts)
+
+
+def test_what_backs_a_constant_is_on_the_page():
+    page = (ROOT / "docs" / "study.md").read_text("utf-8")
+    rows = ROW.findall(page)
+    cited = [(name, part) for name, _, reasons in rows for part in reasons.split(";")]
+    assert [(name, reason) for name, reason in cited if not backed(reason, page)] == []
+    for nothing in (
+        "a row of the moon",
+        "[The moon](#the-moon)",
+        "that of `moon`",
+        "price of gold",
+    ):
+        assert not backed(nothing, page)

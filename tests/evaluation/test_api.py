@@ -5,7 +5,7 @@ import json
 import pytest
 
 from unweave.errors import UnweaveError
-from unweave.evaluation.api import PARTS, evaluate
+from unweave.evaluation.api import EVALUATION_PARTS, evaluate
 from unweave.experiments.files import plain, read_json, write_json
 from unweave.scores.score import scores as registered
 
@@ -62,7 +62,7 @@ def test_bad_input(problem):
         evaluate(problem, ["a7.h0"])
     with pytest.raises(UnweaveError, match="named twice"):
         evaluate(problem, ["a2.h0", "2.0"])
-    assert set(PARTS) >= {"random_circuits", "roc"}
+    assert set(EVALUATION_PARTS) >= {"random_circuits", "roc"}
 
 
 def test_files_are_written_whole(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from unweave.ablation import activations
+from unweave.ablations.kind import ablations
 from unweave.behaviours.accuracy import task_accuracy
 from unweave.behaviours.file import find_task
 from unweave.behaviours.synthetic.tracr import WIRINGS
@@ -13,7 +14,7 @@ from unweave.behaviours.task import synthetic_tasks
 from unweave.errors import UnweaveError
 from unweave.evaluation.roc import roc
 from unweave.experiments.methods import find_method
-from unweave.experiments.specification import ABLATIONS, Experiment, Specification
+from unweave.experiments.specification import Experiment, Specification
 from unweave.model.loading import load
 from unweave.model.model import Model
 from unweave.model.synthetic import synthetic_models, tracr_programs
@@ -41,7 +42,7 @@ def model(request) -> Model:
 def experiments(model) -> dict[str, Experiment]:
     specifications = {
         name: Specification(model.name, model.name, ablation=name, prompts=24, mlps=True)
-        for name in ABLATIONS
+        for name in ablations
     }
     return {name: Experiment.set_up(one, model) for name, one in specifications.items()}
 
@@ -56,7 +57,7 @@ def test_the_task_keeps_its_contract_and_the_model_does_it(model):
     assert task_accuracy(model, task.batch(model, 32)).correct == 1.0
 
 
-@pytest.mark.parametrize("ablation", ABLATIONS)
+@pytest.mark.parametrize("ablation", list(ablations))
 def test_the_circuit_alone_does_the_task(experiments, ablation):
     problem, known = experiments[ablation].discovery, experiments[ablation].known()["published"]
     assert float(problem.faithfulness([known])[0]) == pytest.approx(1, abs=0.02)
@@ -80,7 +81,7 @@ def test_what_never_changes_is_no_part_of_the_circuit_under_mean(experiments):
         assert varies or node not in circuit.under("mean"), node
 
 
-@pytest.mark.parametrize("ablation", ABLATIONS)
+@pytest.mark.parametrize("ablation", list(ablations))
 @pytest.mark.parametrize("name", ["cdt", "patching"])
 def test_cdt_and_exact_patching_rank_the_circuit_first(experiments, ablation, name):
     problem, method = experiments[ablation].discovery, find_method(name)

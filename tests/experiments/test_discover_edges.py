@@ -12,6 +12,7 @@ from oracles.deaths import Deadly, Death, result
 from oracles.edge_runs import plain_edge_faithfulness
 from safetensors.torch import load_file
 
+from unweave import cli
 from unweave.behaviours.synthetic.known_edges import known_edges
 from unweave.circuits import Circuit
 from unweave.errors import UnweaveError
@@ -109,7 +110,9 @@ def test_a_death_changes_nothing(
     assert result(again) == result(folder)
 
 
-def test_evaluate_measures_the_edges(wired: Model, folder: Path, tmp_path: Path) -> None:
+def test_evaluate_measures_the_edges(
+    wired: Model, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy = tmp_path / "run"
     shutil.copytree(folder, copy)
     record = evaluate_run(read_run(copy), lambda how: wired, draws=2)
@@ -123,6 +126,12 @@ def test_evaluate_measures_the_edges(wired: Model, folder: Path, tmp_path: Path)
     assert record["curves"]["counterfactual"]["sizes"][-1] == 193
     shown = page_data(read_shown(copy))
     assert shown["evaluation"]["curves"]["counterfactual"]["sizes"][-1] == 193
+    # The command prints what was just measured, and says of what.
+    assert cli.main(["evaluate", str(copy), "-q", "--draws", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "5 of 193 edges" in told
+    assert "0 edges change faithfulness by less than 0.01" in " ".join(told.split())
+    assert "node" not in told
 
 
 def test_an_edge_that_the_model_does_not_have(wired: Model, folder: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from unweave.behaviours.file import find_task
 from unweave.errors import UnweaveError
 from unweave.evaluation.mib import SHARES
 from unweave.experiments.mib import (
-    Level,
+    MibLevel,
     Ranked,
     measure_items,
     mib_method,
@@ -212,7 +212,7 @@ SUBMISSION = {
 
 
 @pytest.mark.parametrize("level", ["node", "edge", "neuron"])
-def test_packed_files_are_what_mib_reads(tmp_path: Path, level: Level) -> None:
+def test_packed_files_are_what_mib_reads(tmp_path: Path, level: MibLevel) -> None:
     model = load("wired-relay")
     methods = (mib_method("eap"), mib_method("eap-ig:steps=2"))
     table = MibTable(("wired-relay",), "wired-relay", methods, level, (3, 4), 4, 4)

@@ -1,15 +1,18 @@
 """`unweave plan`: what it foretells is near to what happens."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unweave import cli
+from unweave.cli.plan import lines
+from unweave.experiments import plan as planning
 from unweave.experiments.discover import discover
 from unweave.experiments.methods import find_method
-from unweave.experiments.plan import memory_plan, plan
+from unweave.experiments.plan import MemoryPlan, Plan, memory_plan, plan, remedies
 from unweave.experiments.specification import Experiment, Specification
 from unweave.model.loading import load
 from unweave.model.weights import tensors
@@ -84,3 +87,32 @@ def test_a_comparison_is_planned_method_by_method(
     assert [row["method"] for row in rows] == ["eap", "eap+eliminate"]
     assert rows[0]["forwards"]["search"] < rows[1]["forwards"]["search"]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_what_does_not_fit_names_the_options_that_would(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(NAME)
+    problem = Experiment.set_up(HOW, model).discovery
+    method = HOW.resolved
+    half = memory_plan(problem.select(slice(0, 4)), method, True).least
+    assert half < memory_plan(problem, method, True).least
+    free = {"cpu": 10**12, device: half}
+    monkeypatch.setattr(planning, "_free", lambda model: free)
+    found = plan(model, NAME, HOW)
+    assert found.remedies == {device: ("-n 4",)}
+    (line,) = [str(one) for one in lines(found) if "does not fit" in str(one)]
+    assert line.startswith(f"  {device}: ")
+    assert line.endswith("would fit: -n 4")
+    assert found.to_json()["remedies"] == {device: ["-n 4"]}
+    # Room for a part of the weights and for the work: on a GPU the layers come by turns.
+    monkeypatch.setattr(planning, "memory_plan", lambda *_: MemoryPlan(TOO_MUCH, 310))
+    found = remedies(problem, method, True, device, {"cpu": 10**12, device: 200})
+    streamed = "--memory 0MB (load(…, device_map='auto') in Python)"
+    assert found == (() if device == "cpu" else (streamed,))
+    assert "only a smaller model" in str(lines(replace(EMPTY, free={"cpu": 200})))
+
+
+TOO_MUCH = {"weights": 300, "ablation": 0}
+EMPTY = Plan(1, {}, {"search": 1.0}, {"search": 1.0}, MemoryPlan(TOO_MUCH, 310))

@@ -9,7 +9,7 @@ import torch
 from unweave.errors import UnweaveError
 from unweave.model.checkpoint import Checkpoint, Tiny, architectures, read_network
 from unweave.model.weights import Activation, Attention, Branch, Head, Network, tensors
-from unweave.testing import check_architecture, compare, random_inputs
+from unweave.testing import check_architecture, find_parity, random_inputs
 from unweave.testing.architecture import negative_control, network_of
 from unweave.testing.oracle import Widened, arguments_for, build, forward
 from unweave.testing.parity import Delta
@@ -29,7 +29,7 @@ def oracle_of(name: str, variant: str | None = None, dtype: torch.dtype = torch.
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_agrees_with_transformers(name, variant, dtype):
     oracle = oracle_of(name, variant, dtype)
-    report = compare(network_of(oracle), oracle, name)
+    report = find_parity(network_of(oracle), oracle, name)
     assert report.passed, str(report)
     assert report.agreement == 1.0
 
@@ -163,7 +163,7 @@ def without_bias(b: Branch) -> Branch:
 )
 def test_first_diverging_component_is_named(place, change):
     oracle = oracle_of("opt")
-    report = compare(change(network_of(oracle)), oracle)
+    report = find_parity(change(network_of(oracle)), oracle)
     assert f"first diverges at {place} (5 tokens)" in str(report)
 
 
@@ -193,7 +193,7 @@ def test_unknown_transformers_class_is_named():
 def test_other_dtypes_need_a_tolerance():
     oracle = oracle_of("gpt2")
     with pytest.raises(UnweaveError, match=r"no tolerance is known for torch\.bfloat16"):
-        compare(network_of(oracle).to(torch.bfloat16), oracle)
+        find_parity(network_of(oracle).to(torch.bfloat16), oracle)
 
 
 def test_random_inputs_cover_what_a_config_asks_for():

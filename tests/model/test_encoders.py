@@ -9,7 +9,7 @@ import torch
 from unweave.errors import UnweaveError
 from unweave.model.checkpoint import Checkpoint, Tiny, architectures, read_network
 from unweave.model.loading import load, oracle
-from unweave.testing import compare
+from unweave.testing import find_parity
 from unweave.testing.architecture import network_of
 from unweave.testing.oracle import build
 
@@ -60,7 +60,7 @@ def test_heads_left_over_from_pre_training_are_skipped():
     whole = checkpoint_of(model)
     extra = {"bert.pooler.dense.weight": torch.ones(2), "cls.seq_relationship.bias": torch.ones(2)}
     network = read_network("bert", replace(whole, tensors={**whole.tensors, **extra}))
-    assert compare(network, model).passed
+    assert find_parity(network, model).passed
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_heads_left_over_from_pre_training_are_skipped():
 def test_tied_weights_need_not_be_in_the_checkpoint(family: str, variant: str, tied: list[str]):
     model = build(architectures[family].tiny[variant])
     network = read_network(family, without(checkpoint_of(model), *tied))
-    assert compare(network, model).passed
+    assert find_parity(network, model).passed
 
 
 def test_minilm_equals_transformers():
-    report = compare(load("minilm").network, oracle("minilm"), "minilm")
+    report = find_parity(load("minilm").network, oracle("minilm"), "minilm")
     assert report.passed, str(report)
     assert report.agreement == 1.0

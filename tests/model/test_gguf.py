@@ -16,7 +16,7 @@ from unweave.model import gguf_families
 from unweave.model.checkpoint import Tiny
 from unweave.model.gguf_tokenizer import tokenizer_parts
 from unweave.model.loading import comparison, load, oracle
-from unweave.testing import compare
+from unweave.testing import find_parity
 from unweave.testing.oracle import build
 
 TEXT = " Mary gave 17 drinks to<s>"
@@ -46,14 +46,14 @@ def test_check_compares_with_transformers_own_reader(family: str, tmp_path: Path
     assert "transformers' own GGUF reader" in found.note
     for name, tensor in found.reference.state_dict().items():
         torch.testing.assert_close(tensor, reference.state_dict()[name], atol=1e-6, rtol=0)
-    assert compare(found.network, found.reference).passed
+    assert find_parity(found.network, found.reference).passed
 
 
 def test_a_mistake_of_our_reader_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, path = tiny_gguf(tmp_path)
     monkeypatch.setattr(gguf_families, "_unpermuted", lambda values, heads: values)
     found = comparison(path)
-    assert not compare(found.network, found.reference).passed
+    assert not find_parity(found.network, found.reference).passed
 
 
 def test_a_field_that_is_read_differently_is_named(

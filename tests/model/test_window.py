@@ -10,6 +10,7 @@ from torch import Tensor
 
 from unweave.decomposition.api import relevance
 from unweave.errors import UnweaveError, UnweaveWarning
+from unweave.model.assembling import LoadedParts, LoadOptions, finish
 from unweave.model.checkpoint import architectures
 from unweave.model.loading import load
 from unweave.model.weights import tensors
@@ -166,3 +167,18 @@ def test_memory_is_for_weights_and_work_where_weights_can_be_elsewhere() -> None
     model = load(half, dtype="auto", device_map={"": "cpu"})
     with pytest.raises(UnweaveError, match="less than the weights that are stored on cpu take"):
         relevance(model, problem.batch, "heads", ablation="zero", memory="1KB")
+
+
+def test_a_model_that_transformers_placed_stays_where_it_is() -> None:
+    """`hf_device_map`: a CPU has no second device, so one that holds no numbers plays it."""
+    network = load(build(TINY)).network
+    away = network.to(torch.device("meta")).body.blocks[1:]
+    body = replace(network.body, blocks=(network.body.blocks[0], *away))
+    parts = LoadedParts("llama", None, lambda: None, adds_bos=False)
+    found = finish("placed", replace(network, body=body), parts, LoadOptions()).network
+    assert found.window is not None
+    # Activations are computed on the other device, and what the CPU holds comes to it by layer.
+    assert found.device.type == "meta"
+    stored = unwindowed(found).body.blocks
+    matrices = [{x.device.type for x in tensors(block) if x.ndim > 1} for block in stored]
+    assert matrices == [{"cpu"}, *[{"meta"}] * (len(stored) - 1)]

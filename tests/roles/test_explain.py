@@ -45,6 +45,20 @@ def test_every_node_has_the_roles_it_was_wired_for_and_no_other(name, ablation):
     assert cost.passes < 20
 
 
+@pytest.mark.parametrize("ablation", ["mean", "counterfactual", "zero"])
+def test_heads_at_positions_have_the_roles_they_were_wired_for(ablation):
+    problem = synthetic("wired-inhibition", ablation, prompts=32, seed=5)
+    nodes = ["a0.h0@other", "a1.h1@end", "a2.h2@end", "a2.h2@other"]
+    found = {one.node: one for one in explain(problem, nodes)}
+    assert {node: one.role for node, one in found.items()} == {
+        "a0.h0@other": "duplicate token",
+        "a1.h1@end": "inhibition",
+        "a2.h2@end": "mover",
+        "a2.h2@other": "unclear",
+    }
+    assert "its key comes from a0.h0@other (100%)" in found["a1.h1@end"].sentence
+
+
 def test_every_role_of_a_head_is_wired_somewhere():
     wired = {role for known in ROLES.values() for roles in known.values() for role in roles}
     heads = {role.name for role in bundled_roles().roles if "head" in role.of}

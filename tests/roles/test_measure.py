@@ -42,6 +42,27 @@ def test_effects_are_those_of_ablated_runs(tiny):
     assert all(one.prompts == len(tiny.batch) for one in found.values())
 
 
+def test_effects_at_positions_are_those_of_ablated_runs(tiny):
+    # `other` is the rest of the task's own names: those that `measure` adds take nothing from it.
+    places = ("end", "third", "other")
+    nodes = tuple(node.at(place) for node in tiny.nodes for place in places)
+    problem = replace(tiny, nodes=nodes)
+    found, _ = measure(problem, nodes, budget=1000.0)
+    lost = problem.metric([nodes])[0] - problem.flipped(nodes, nodes)
+    ours = torch.tensor([found[str(node)].effect.mean for node in nodes])
+    assert_close(ours, lost.mean(1).float())
+    runner = Runner(problem.model, problem.batch, Cost(1, 1))
+    for node, own in zip(nodes, lost, strict=True):
+        _, metric = runner.run(ablated([node], problem.ablation, problem.batch))
+        assert metric is not None
+        assert torch.allclose(runner.metric - metric, own, atol=1e-9)
+        if node.position == "other":
+            # The metric is read at the end.
+            assert found[str(node)].direct.mean == 0
+            assert set(found[str(node)].matters) == {"end", "third", "elsewhere"}
+            assert found[str(node)].matters["elsewhere"] == pytest.approx(1)
+
+
 def test_direct_effects_are_those_of_the_edge_to_the_logits():
     # Edges are defined for gpt2's norms too: removing one recomputes the final norm.
     problem = tiny_problem("gpt2", "four layers")

@@ -4,10 +4,11 @@ import pytest
 import torch
 from oracles.algorithm1 import Twin
 
+from unweave.ablations.kind import ablations
 from unweave.circuits import Scores
 from unweave.errors import UnweaveError
 from unweave.experiments.methods import find_method
-from unweave.experiments.specification import ABLATIONS, Experiment, Specification
+from unweave.experiments.specification import Experiment, Specification
 from unweave.model.loading import load
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores as registered
@@ -166,7 +167,7 @@ def wired(name: str, ablation: str) -> tuple[Problem, set[Site]]:
 
 
 @pytest.mark.parametrize("rule", ["percentile:95", "top:1"])
-@pytest.mark.parametrize("ablation", ABLATIONS)
+@pytest.mark.parametrize("ablation", list(ablations))
 def test_three_rounds_recover_the_relay(ablation, rule):
     """Each head of the chain is one round further from the logits."""
     problem, known = wired("wired-relay", ablation)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from oracles.edge_runs import plain_edge_metric
 
+from unweave.ablations.kind import ablations
 from unweave.behaviours.synthetic.known_edges import IDLE, known_edges
 from unweave.behaviours.task import synthetic_tasks
 from unweave.circuits import EdgeScores
@@ -14,7 +15,7 @@ from unweave.errors import UnweaveError
 from unweave.experiments.discover import discover
 from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.phases import forward_tokens
-from unweave.experiments.specification import ABLATIONS, Experiment, Specification
+from unweave.experiments.specification import Experiment, Specification
 from unweave.graph import graph_of
 from unweave.model.algebra import Plain
 from unweave.model.loading import load
@@ -44,7 +45,7 @@ def problem() -> EdgeProblem:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("ablation", ABLATIONS)
+@pytest.mark.parametrize("ablation", list(ablations))
 def test_every_known_edge_is_found_and_none_else(name, ablation):
     """By the whole of discover under mean ablation, by its two searches under the others."""
     model = load(name)

@@ -138,7 +138,7 @@ class MethodWords:
         }
 
 
-def compare(
+def compare_attributions(
     model: Model,
     texts: str | Sequence[str],
     target: str | int | None = None,

@@ -74,7 +74,7 @@ Truncate = Annotated[
 
 
 @commands.register("attribute")
-@given.takes("precision", "memory", "as_json")
+@given.takes("device", "precision", "memory", "as_json")
 def attribute(
     text: Text = None,
     file: File = None,
@@ -106,7 +106,7 @@ def attribute(
     texts = _texts(text, file)
     progress = Console(stderr=True)
     with progress.status(f"loading {escape(model)}") as status:
-        loaded = load(model)
+        loaded = load(model, device=shared["device"])
         status.update("attributing")
         results = (
             _compared(values, texts, loaded) if compare else _attributed(values, texts, loaded)
@@ -120,13 +120,15 @@ def attribute(
 
 def _compared(values: Mapping[str, Any], texts: list[str], model: "Model") -> list[Any]:
     """Words by every method, with the command's options by name."""
-    from unweave.attribution import compare
+    from unweave.attribution import compare_attributions
     from unweave.attribution.attribute import RULES
 
     rules, ablation = values["rules"] or RULES, values["ablation"] or "padding"
     target, against, truncate = values["target"], values["against"], values["truncate"]
     return [
-        compare(model, texts, target, against, rules=rules, ablation=ablation, truncate=truncate)
+        compare_attributions(
+            model, texts, target, against, rules=rules, ablation=ablation, truncate=truncate
+        )
     ]
 
 

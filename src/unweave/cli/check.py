@@ -55,10 +55,10 @@ def check(
 
 def _check_model(name: str) -> "tuple[Table, list[str]]":
     from unweave.model.loading import comparison
-    from unweave.testing import compare
+    from unweave.testing import find_parity
 
     found = comparison(name)
-    parity = compare(found.network, found.reference, name, lengths=LENGTHS)
+    parity = find_parity(found.network, found.reference, name, lengths=LENGTHS)
     table = _component_table(parity)
     allowed = min(delta.bound for delta in parity.deltas if delta.component == parity.output)
     table.caption = (

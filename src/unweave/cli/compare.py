@@ -233,7 +233,7 @@ def common_model(tasks: Sequence[str]) -> str:
     return next(iter(own.values()))
 
 
-_COLUMNS = (
+COLUMNS = (
     *("curve_gap", "curve_area", "k95", "auc", "size", "faithfulness", "off"),
     *("seconds", "score_forwards", "forwards"),
 )
@@ -245,7 +245,7 @@ def tables(record: Mapping[str, Any]) -> list[Any]:
     headed = {**FIGURES, "size": (f"{settings.get('level', 'node')}s", ".0f")}
     for (task,), rows in by_part(record["summary"], "task").items():
         known = any(row.get("auc") is not None for row in rows)
-        figures = {name: headed[name] for name in _COLUMNS if known or name != "auc"}
+        figures = {name: headed[name] for name in COLUMNS if known or name != "auc"}
         title = f"{task}, {record['model']}, {settings['ablation']} ablation"
         found += method_table(title, figures, rows, _caption(record))
     return found

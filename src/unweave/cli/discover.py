@@ -53,6 +53,7 @@ def discover(
     explain: Annotated[
         bool, typer.Option("--explain/--no-explain", help="Explain what each node does.")
     ] = True,
+    roles: given.RolesFile = None,
     verbose: Verbose = False,
     **shared: Any,
 ) -> None:
@@ -69,9 +70,13 @@ def discover(
     from unweave.distributed import on_first, ranks, restarted
     from unweave.experiments.locking import check_out, new_folder
     from unweave.model.loading import load
+    from unweave.roles.definitions import read_roles
 
     if resume and out is None:
         raise UnweaveError("--resume needs the run's folder: give it with --out")
+    if roles is not None and not explain:
+        raise UnweaveError("--roles adds roles to explain nodes by: drop it, or --no-explain")
+    read_roles(roles)  # an error before the model is loaded
     found = find_task(task, shared["first_token"])
     name = found.own_model if model is None else model
     specification = given.specification(values, task, name, **given.method_of(values), seed=seed)
@@ -84,7 +89,9 @@ def discover(
     loaded = load(name, **wanted)
     folder = out or Path(on_first(lambda: str(new_folder(found.name, name, seed))))
     resume, quiet = resume or not out, shared["quiet"] or as_json
-    circuit = _run(loaded, found, specification, folder, resume, quiet, explain, new=not out)
+    circuit = _run(
+        loaded, found, specification, folder, resume, quiet, (explain, roles), new=not out
+    )
     if ranks().first:
         _report(folder, open_report)
         _show(circuit, folder, verbose, as_json)
@@ -105,12 +112,13 @@ def _run(
     folder: Path,
     resume: bool,
     quiet: bool,
-    explain: bool,
+    explaining: tuple[bool, Path | None],
     new: bool,
 ) -> "Circuit":
     """Runs the discovery, with a line for every phase; Ctrl-C says how to continue.
 
     Args:
+        explaining: Whether nodes are explained, and a file of roles to add.
         new: Whether the folder was made for this run: it goes again if it stays empty.
     """
     from contextlib import nullcontext
@@ -127,7 +135,7 @@ def _run(
     say(repr(model))
     try:
         with silent() if quiet else nullcontext():
-            return run(model, task, specification, folder, resume, say, explain)
+            return run(model, task, specification, folder, resume, say, *explaining)
     except KeyboardInterrupt:
         if (folder / "state.json").exists():
             say(f"what is finished is in {folder}: continue with --resume --out {folder}")

@@ -1,4 +1,4 @@
-"""`unweave evaluate`: how faithful, how small, how much better than chance."""
+"""`unweave evaluate`: how faithful, how small, how much better than random circuits."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ Repeat = Annotated[
     typer.Option(
         min=0,
         max=given.MOST,
-        help="Repeat the whole search so many times, on other prompts each time.",
+        help="Repeat the whole search this many times, on other prompts each time.",
     ),
 ]
 
@@ -53,7 +53,7 @@ def evaluate(
     from contextlib import nullcontext
 
     from unweave.distributed import ranks
-    from unweave.evaluation.api import PARTS
+    from unweave.evaluation.api import EVALUATION_PARTS
     from unweave.experiments.evaluate import evaluate_run
     from unweave.experiments.files import plain
     from unweave.experiments.run_folder import read_run
@@ -73,7 +73,8 @@ def evaluate(
                 found,
                 lambda how: load(how.model, device=device, bos=how.bos),
                 n=n,
-                parts=tuple(part.strip() for part in parts.split(",") if part.strip()) or PARTS,
+                parts=tuple(part.strip() for part in parts.split(",") if part.strip())
+                or EVALUATION_PARTS,
                 draws=draws,
                 repeat=repeat,
                 say=say,
@@ -107,14 +108,19 @@ def _table(record: Mapping[str, Any]) -> Any:
 
     about = record["about"]
     title = f"{about['method']} on {about['task']}, {about['model']}: "
-    what = f"{about.get('level', 'node')}s"
-    title += f"{record['size']} of {record['nodes']} {what}, {record['prompts']} held-out prompts"
+    size = f"{record['size']} of {record['nodes']} {_kind(record)}s"
+    title += f"{size}, {record['prompts']} held-out prompts"
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", show_header=False)
     table.add_column("what", no_wrap=True)
     table.add_column("figure")
     for what, figure in _lines(record):
         table.add_row(escape(what), escape(figure))
     return table
+
+
+def _kind(record: Mapping[str, Any]) -> str:
+    """What the circuit is made of: node or edge."""
+    return record["about"].get("level", "node")
 
 
 def _lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -162,16 +168,17 @@ def _test_lines(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("completeness: mean gap", gap))
     if found := record.get("minimality"):
         idle = found["idle"]
-        changes = "node changes" if len(idle) == 1 else "nodes change"
+        kind = _kind(record)
+        changes = f"{kind} changes" if len(idle) == 1 else f"{kind}s change"
         text = f"{len(idle)} {changes} faithfulness by less than 0.01"
         lines.append(("minimality", f"{text}: {' '.join(idle[:8])}" if idle else text))
     if stable := record.get("stability"):
         figure = f"Jaccard {stable['overlap']:.2f} with resampled prompts"
         text = f"{figure}, {stable['between']:.2f} between them"
-        lines.append(("stability of the top nodes", text))
+        lines.append((f"stability of the top {_kind(record)}s", text))
     if found := record.get("repeats"):
         figure = f"Jaccard {found['overlap']:.2f} with {len(found['searches'])} repeated searches"
         lines.append(("stability of the circuit", f"{figure}, {found['between']:.2f} of any two"))
         always = [name for name, share in found["kept"].items() if share == 1]
-        lines.append(("  found every time", " ".join(always) or "no node"))
+        lines.append(("  found every time", " ".join(always) or f"no {_kind(record)}"))
     return lines

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -161,6 +162,12 @@ OnlyCorrect = Annotated[
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Estimate forward passes, time and memory; run nothing else."),
+]
+RolesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--roles", help="A TOML file of roles to add to those of unweave.", show_default=False
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

@@ -30,19 +30,17 @@ def explain(
         Path | None, typer.Argument(help="A folder that unweave discover wrote.")
     ] = None,
     node: Annotated[str | None, typer.Argument(help="Show this node only, such as a9.h6.")] = None,
-    roles: Annotated[
-        Path | None, typer.Option(help="A TOML file of roles to add to those of unweave.")
-    ] = None,
+    roles: given.RolesFile = None,
     prompts: Annotated[int, typer.Option("-n", "--prompts", min=2, help="Held-out prompts.")] = 32,
     budget: Budget = 20.0,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: given.Device = "cpu",
     precision: given.Precision = None,
     memory: given.Memory = None,
     measures: Annotated[
         bool, typer.Option("--measures", help="List what a role may require, and stop.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    quiet: given.Quiet = False,
+    as_json: given.AsJson = False,
 ) -> None:
     """Explain what each node of a circuit does, and keep it in the run.
 

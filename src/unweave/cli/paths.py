@@ -24,9 +24,11 @@ def paths(
             help="How many partial paths to follow, the strongest first.",
         ),
     ] = 64,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    device: given.Device = "cpu",
+    precision: given.Precision = None,
+    memory: given.Memory = None,
+    quiet: given.Quiet = False,
+    as_json: given.AsJson = False,
 ) -> None:
     """Find the strongest paths from tokens to the logits and write paths.json beside the run.
 

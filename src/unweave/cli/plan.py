@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @commands.register("plan")
-@given.takes(*given.EXPERIMENT)
+@given.takes(*given.EXPERIMENT, "precision", "memory")
 def plan(
     task: Annotated[
         str, typer.Argument(help="A task (see unweave tasks), or your own .jsonl or .csv file.")
@@ -65,28 +65,27 @@ def lines(found: "Plan") -> list[Any]:
     table = Table("phase", "prompts", "forward passes", "time", box=box.SIMPLE_HEAD)
     for name, passes in found.passes.items():
         count = found.prompts.get(name)
-        told = "" if count is None else str(count)
-        table.add_row(name, told, f"{passes:.0f}", _time(found.seconds[name]))
+        shown = "" if count is None else str(count)
+        table.add_row(name, shown, f"{passes:.0f}", _time(found.seconds[name]))
     whole = sum(found.passes.values()), sum(found.seconds.values())
     table.add_row("all", "", f"{whole[0]:.0f}", _time(whole[1]), style="bold")
     memory = found.memory
     parts = ", ".join(f"{name} {_size(size)}" for name, size in memory.parts.items())
     said = [f"{found.nodes} nodes", table, f"peak memory about {_size(memory.peak)} ({parts})"]
     for device, free in found.free.items():
-        said.append(f"  {device}: {_size(free)} free, {_fits(found, free)}")
+        said.append(f"  {device}: {_size(free)} free, {_fits(found, device)}")
     said.append("A search that its own check does not satisfy takes more prompts, and longer.")
     return said
 
 
-def _fits(found: "Plan", free: int) -> str:
-    memory = found.memory
+def _fits(found: "Plan", device: str) -> str:
+    memory, free = found.memory, found.free[device]
     if memory.peak <= free:
         return "fits"
     if memory.least <= free:
         return f"fits: the sweep cuts itself smaller, to {_size(memory.least)} if need be"
-    return (
-        f"does not fit: at least {_size(memory.least)}; take fewer prompts (-n) or a smaller model"
-    )
+    options = " or ".join(found.remedies.get(device, ())) or "only a smaller model"
+    return f"does not fit: at least {_size(memory.least)}; would fit: {options}"
 
 
 def _size(count: int) -> str:

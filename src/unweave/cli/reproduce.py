@@ -52,6 +52,8 @@ def reproduce(
     draws: Draws = 10,
     out: Out = Path("runs/reproduce"),
     device: given.Device = "cpu",
+    precision: given.Precision = None,
+    memory: given.Memory = None,
     open_page: OpenPage = False,
     quiet: given.Quiet = False,
     as_json: given.AsJson = False,

@@ -34,6 +34,9 @@ def by_part(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]
     return parts
 
 
+_ONE_LINE = 16  # characters of a method's name
+
+
 def method_table(
     title: str, figures: Mapping[str, tuple[str, str]], rows: Sequence[Row], caption: str
 ) -> list[Any]:
@@ -49,18 +52,26 @@ def method_table(
 
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left")
     table.pad_edge, table.padding = False, (0, 0)  # 80 columns are enough
-    table.add_column("method", no_wrap=True)
+    # Where the table is too wide, a method's name is folded and no figure is cut.
+    table.add_column("method", overflow="fold")
     for heading, _ in figures.values():
         table.add_column(heading, justify="right", no_wrap=True)
     errors: dict[str, list[str]] = {}
     for row in rows:
         shown = [_figure(row.get(name), spec) for name, (_, spec) in figures.items()]
-        table.add_row(escape(row["method"]), *(shown if row["seeds"] else ["failed"]))
+        table.add_row(escape(_name(row["method"])), *(shown if row["seeds"] else ["failed"]))
         if "error" in row:
             errors.setdefault(row["error"], []).append(row["method"])
     table.caption, table.caption_justify = caption, "left"
-    told = (f"[red]{escape(', '.join(names))}[/]: {escape(text)}" for text, names in errors.items())
-    return [table, *told]
+    lines = (
+        f"[red]{escape(', '.join(names))}[/]: {escape(text)}" for text, names in errors.items()
+    )
+    return [table, *lines]
+
+
+def _name(method: str) -> str:
+    """A long pair of score and search on two lines."""
+    return method if len(method) <= _ONE_LINE else method.replace("+", "+\n", 1)
 
 
 def _figure(value: int | float | None, spec: str) -> str:

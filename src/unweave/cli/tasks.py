@@ -43,14 +43,6 @@ Seed = Annotated[int, typer.Option(help="Which prompts are drawn.")]
 FileOnly = Annotated[
     bool, typer.Option("--file-only", help="Check the lines alone and load no model.")
 ]
-OnlyCorrect = Annotated[
-    bool | None,
-    typer.Option(
-        "--only-correct/--keep-wrong",
-        help="Use only prompts that the model answers correctly [default: as the task has it].",
-        show_default=False,
-    ),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -104,6 +96,9 @@ def show(
     n: Shown = None,
     seed: Seed = 0,
     first_token: given.FirstToken = False,
+    device: given.Device = "cpu",
+    precision: given.Precision = None,
+    memory: given.Memory = None,
     as_json: given.AsJson = False,
 ) -> None:
     """Print prompts with their labelled tokens, the metric, and how a model does."""
@@ -120,7 +115,7 @@ def show(
     console = Console(stderr=True)
     name = model or found.own_model
     with console.status(f"loading {escape(name)}"):
-        loaded = load(name)
+        loaded = load(name, device=device)
     if n is not None:
         found.require(loaded, n, "evaluate")
     drawn = found.prompts(loaded, max(shown, MEASURED), seed, "evaluate", only_correct=False)
@@ -206,7 +201,10 @@ def validate(
     model: CheckedModel = None,
     file_only: FileOnly = False,
     first_token: given.FirstToken = False,
-    only_correct: OnlyCorrect = None,
+    only_correct: given.OnlyCorrect = None,
+    device: given.Device = "cpu",
+    precision: given.Precision = None,
+    memory: given.Memory = None,
     as_json: given.AsJson = False,
 ) -> None:
     """Check a task file as discover will: lines, parts, accuracy; exits with 1 for a problem."""
@@ -229,7 +227,7 @@ def validate(
     loaded, name = None, model or DEFAULT
     if not file_only:
         with Console(stderr=True).status(f"loading {escape(name)}"):
-            loaded = load(name)
+            loaded = load(name, device=device)
     found = check(file, loaded, first_token, bool(only_correct))
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2))
@@ -237,8 +235,8 @@ def validate(
         for line in _findings(file, found):
             typer.echo(line)
         if loaded is not None and not found.problems:
-            chosen = () if model is None else ("--model", model)
-            typer.echo(" ".join(("next: unweave discover", file, *chosen, *found.options)))
+            named = () if model is None else ("--model", model)
+            typer.echo(" ".join(("next: unweave discover", file, *named, *found.options)))
     if found.problems:
         raise typer.Exit(1)
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from plotly.graph_objects import Figure
 
-Measure = Literal["ratio", "share", "signed"]
 Swept = tuple[Float[Tensor, "source batch"], Float[Tensor, "4 source target"], float | None]
 
 
@@ -113,9 +112,9 @@ class Decomposition:
     def _repr_html_(self) -> str:
         shares = [[f"{value:.3f}" for value in row] for row in self._shares()]
         rows = [(source, *row) for source, row in zip(self.sources, shares, strict=True)]
-        told = f"completeness {self.completeness:.0e}; share of each target, mean of examples"
+        notes = f"completeness {self.completeness:.0e}; share of each target, mean of examples"
         title = f"Decomposition of {len(self.sources)} sources"
-        return block(title, (told,), table(("source", *self.rel), rows))
+        return block(title, (notes,), table(("source", *self.rel), rows))
 
     def _shares(self) -> list[list[float]]:
         """Source × target."""

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.ablation import Ablation, position_index
+from unweave.ablation import Ablation, position_mask
 from unweave.batch import Batch
 from unweave.circuits import Scores
 from unweave.decomposition.api import decompose
@@ -227,10 +227,8 @@ def _shares(
     batch: Batch,
     reader: StreamReader,
 ) -> Float[Tensor, "source batch"]:
-    where = position_index(reader.site, batch.clean, batch.positions)
-    mask = batch.clean.mask
-    if where is not None:
-        mask = torch.arange(mask.shape[1], device=mask.device) == where[:, None]
+    where = position_mask(reader.site, batch.clean, batch.positions)
+    mask = batch.clean.mask if where is None else where
     along = ((parts * whole).sum(-1) * mask).sum(-1)
     size = (whole.pow(2).sum(-1) * mask).sum(-1)
     # Nothing is read beyond the ablation: nobody has a share of it.

@@ -20,14 +20,13 @@ from unweave.decomposition.precision import Precision, uses_tf32
 from unweave.decomposition.ruleset import RuleSet
 from unweave.decomposition.sources import Source
 from unweave.errors import UnweaveError
+from unweave.graph import LOGITS
 from unweave.model.model import Model
 from unweave.model.program import Inputs
 from unweave.model.weights import Network
 from unweave.sites import Point
 
 Text = str | Sequence[str] | Int[Tensor, "batch position"] | Inputs
-
-LOGITS = Point("logits")
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ from unweave.decomposition.feeds import Observe, Written, written
 from unweave.decomposition.pushed_edges import node_site
 from unweave.graph import Graph, graph_of
 from unweave.model.model import Model
-from unweave.model.parts import Part, head_part, logits_part, mlp_part
+from unweave.model.parts import NodeFunction, head_part, logits_part, mlp_part
 from unweave.model.program import run
 from unweave.sites import Point
 
@@ -241,7 +241,7 @@ class Observed:
         noise = 256 * torch.finfo(own.dtype).eps * float(change.abs().max())
         return own if float(own.abs().max()) > noise else torch.zeros_like(own)
 
-    def part(self, name: str) -> tuple[Part, tuple[int, str], Sequence[str]]:
+    def part(self, name: str) -> tuple[NodeFunction, tuple[int, str], Sequence[str]]:
         """A node as a function of what its inputs read, and what it reads."""
         site = node_site(name)
         layer = site.point.layer
@@ -264,7 +264,7 @@ class Observed:
         for branch, gradient in gradients.items():
             steps = (f"{name}<{branch}>" if branch else name, *rest)
             delta = self.delta[: self.upstream(key)]
-            # The embedding is the first node: its tokens are told apart.
+            # The embedding is the first node: its tokens are kept apart.
             by_token = (delta[0] * gradient).sum(-1)
             for label, mask in self.position_masks.items():
                 values = (by_token * mask).sum(-1)

@@ -59,7 +59,7 @@ def _add_share(to: RelOut, rel: RelOut, total: TotalOut, bias: Tensor) -> RelOut
     if none.any():
         none &= (total - rel).abs_().amax(-1) <= noise
     whole = bool(none.any())
-    total = torch.where(total == 0, limits.tiny, total)  # 0/0 is no share, not NaN
+    total = torch.where(total == 0, limits.tiny, total)  # the share of 0/0 is 0, not NaN
     minus_one = total.new_tensor(-1.0)
     for part in cache_parts(rel):
         beta = rel[part]

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from unweave.display.grids import Cell, Grid, grid_of
+from unweave.display.grids import Cell, Grid, cell_of, grid_of
 from unweave.display.tables import NEGATIVE, POSITIVE, number
+from unweave.sites import parse
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -28,14 +29,39 @@ def matrix_heatmap(
     return _heatmap(values, columns, rows, title, "target", "source")
 
 
-def circuit_graph(nodes: Sequence[str], scores: Sequence[float], title: str) -> "Figure":
-    """The nodes of a circuit in their layers; a circle's area is the magnitude of its score."""
+def circuit_graph(
+    nodes: Sequence[str],
+    scores: Sequence[float],
+    title: str,
+    edges: Sequence[tuple[str, str]] = (),
+) -> "Figure":
+    """The nodes of a circuit in their layers; a circle's area is the magnitude of its score.
+
+    Args:
+        edges: Pairs of nodes with a line between them; one with an end that is not among the
+            nodes, such as the logits, is left out.
+    """
     from plotly.graph_objects import Scatter
 
     grid = grid_of(nodes, scores)
     cells = list(grid.values)
     most = grid.most
     figure = _figure(title)
+    placed = {name: cell_of(parse(name)) for name in nodes}
+    ends = [(placed.get(source), placed.get(target)) for source, target in dict.fromkeys(edges)]
+    lines = [(a, b, None) for a, b in ends if a is not None and b is not None]
+    if lines:
+        places = [cell for line in lines for cell in line]  # None ends a line
+        figure.add_trace(
+            Scatter(
+                x=[cell and cell.column for cell in places],
+                y=[cell and cell.row for cell in places],
+                mode="lines",
+                line={"width": 1, "color": "#8a929c"},
+                hoverinfo="skip",
+                showlegend=False,
+            )
+        )
     figure.add_trace(
         Scatter(
             x=[cell.column for cell in cells],
@@ -58,11 +84,11 @@ def bars(names: Sequence[str], values: Sequence[float], title: str) -> "Figure":
     from plotly.graph_objects import Bar
 
     figure = _figure(title)
-    places = list(range(len(names)))
+    ticks = list(range(len(names)))
     colours = [NEGATIVE if value < 0 else POSITIVE for value in values]
-    figure.add_trace(Bar(x=places, y=list(values), marker={"color": colours}))
+    figure.add_trace(Bar(x=ticks, y=list(values), marker={"color": colours}))
     labels = [escape(name) for name in names]
-    figure.update_xaxes(tickvals=places, ticktext=labels)
+    figure.update_xaxes(tickvals=ticks, ticktext=labels)
     return figure
 
 

@@ -75,10 +75,10 @@ def heatmap_svg(grid: Grid) -> str:
         x, y = _corner(grid, Cell(row, column))
         colour = NEGATIVE if value < 0 else POSITIVE
         share = abs(value) / grid.most if math.isfinite(value) else 0.0
-        told = escape(f"layer {row}, {_named(column)}: {number(value)}")
+        title = escape(f"layer {row}, {_named(column)}: {number(value)}")
         parts.append(
             f'<rect x="{x}" y="{y}" width="{_CELL - 1}" height="{_CELL - 1}" fill="{colour}" '
-            f'fill-opacity="{max(0.04, share):.3f}"><title>{told}</title></rect>'
+            f'fill-opacity="{max(0.04, share):.3f}"><title>{title}</title></rect>'
         )
     return _svg(grid, parts)
 
@@ -92,10 +92,10 @@ def circuit_svg(nodes: Sequence[str], scores: Sequence[float]) -> str:
         share = abs(value) / grid.most if math.isfinite(value) else 0.0
         radius = 2.5 + 4.5 * share**0.5
         colour = NEGATIVE if value < 0 else POSITIVE
-        told = escape(f"layer {cell.row}, {_named(cell.column)}: {number(value)}")
+        title = escape(f"layer {cell.row}, {_named(cell.column)}: {number(value)}")
         parts.append(
             f'<circle cx="{x + 7}" cy="{y + 7}" r="{radius:.1f}" fill="{colour}">'
-            f"<title>{told}</title></circle>"
+            f"<title>{title}</title></circle>"
         )
     return _svg(grid, parts)
 

@@ -44,5 +44,5 @@ def bar_table(rows: Sequence[tuple[str, float]], most: int = MOST) -> str:
 
 def block(title: str, about: Sequence[str], *parts: str) -> str:
     """A title with what it is about, above parts that are HTML already."""
-    told = escape(", ".join(map(str, about)))
-    return f"<div><p><b>{escape(title)}</b> {told}</p>{''.join(parts)}</div>"
+    notes = escape(", ".join(map(str, about)))
+    return f"<div><p><b>{escape(title)}</b> {notes}</p>{''.join(parts)}</div>"

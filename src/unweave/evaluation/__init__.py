@@ -1,1 +1,1 @@
-"""Evaluation: how faithful, how small, how much better than chance."""
+"""Evaluation: how faithful, how small, how much better than random circuits."""

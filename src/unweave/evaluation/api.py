@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 EvaluationPart = Literal[
     "curve", "roc", "random_circuits", "completeness", "minimality", "stability"
 ]
-PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
+EVALUATION_PARTS: tuple[EvaluationPart, ...] = get_args(EvaluationPart)
 SCHEMA_VERSION = 2
 
 
@@ -145,7 +145,7 @@ def evaluate(
     size: int | None = None,
     ablations: Mapping[str, Ablation] | None = None,
     known: Mapping[str, Collection[Site]] | None = None,
-    parts: Collection[str] = PARTS,
+    parts: Collection[str] = EVALUATION_PARTS,
     sizes: Sequence[int] | None = None,
     draws: int = DRAWS,
     seed: int = 0,
@@ -201,8 +201,10 @@ def evaluate(
 
 def _check_parts(parts: Collection[str]) -> None:
     for part in parts:
-        if part not in PARTS:
-            raise UnweaveError(f"unknown part {part!r} of an evaluation: {nearest(part, PARTS)}")
+        if part not in EVALUATION_PARTS:
+            raise UnweaveError(
+                f"unknown part {part!r} of an evaluation: {nearest(part, EVALUATION_PARTS)}"
+            )
 
 
 def _tests(
@@ -270,4 +272,11 @@ def _sites(problem: Problem, names: Collection[Site | str]) -> list[Site]:
     return sites
 
 
-__all__ = ["PARTS", "Evaluation", "EvaluationPart", "curve_json", "curve_sizes", "evaluate"]
+__all__ = [
+    "EVALUATION_PARTS",
+    "Evaluation",
+    "EvaluationPart",
+    "curve_json",
+    "curve_sizes",
+    "evaluate",
+]

@@ -30,10 +30,10 @@ def area(values: Sequence[float], log: bool = False) -> float:
 
     On the logarithmic axis the area is divided by the axis' length, so that it is a mean.
     """
-    places = [math.log(share) if log else share for share in SHARES]
-    steps = zip(pairwise(places), pairwise(values), strict=True)
+    grid = [math.log(share) if log else share for share in SHARES]
+    steps = zip(pairwise(grid), pairwise(values), strict=True)
     whole = sum((b - a) * (y + z) / 2 for (a, b), (y, z) in steps)
-    return whole / (places[-1] - places[0]) if log else whole
+    return whole / (grid[-1] - grid[0]) if log else whole
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 docs/method.md §9, after Shi et al., Hypothesis Testing the Circuit Hypothesis in LLMs (2024).
 "Beats" has two senses: more faithful, as in the paper, and closer to faithfulness 1, since a random
-circuit that overshoots is no better explanation than one that falls short.
+circuit that overshoots is not a better explanation than one that falls short.
 """
 
 from collections.abc import Collection, Sequence
@@ -44,7 +44,7 @@ class RandomTest:
     Args:
         faithfulness: Of the circuit.
         shares: For each size of random circuits.
-        mark: The share that counts as better than chance (q*).
+        mark: The share that counts as better than random circuits (q*).
     """
 
     size: int

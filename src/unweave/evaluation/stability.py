@@ -40,7 +40,7 @@ def stability(
     """Resamples prompts with replacement; nothing is run again, every prompt has its own scores.
 
     Args:
-        size: Chooses the nodes with the largest magnitude, so many of them.
+        size: Chooses the nodes with the largest magnitude, this many of them.
         select: Or another choice, from mean scores to places in `scores.sources`.
 
     Raises:

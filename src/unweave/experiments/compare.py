@@ -184,19 +184,19 @@ def _spread(results: Results, load: Load, executor: Submits, say: Say) -> dict[s
             raise found
         results = replace(results, fingerprints=found)
     _check_results(results)
-    named, made, calls, keys = _named(comparison), {}, {}, {}
+    named, done, calls, keys = _named(comparison), {}, {}, {}
     for task, seed, name in product(comparison.tasks, comparison.seeds, named):
         key = f"{task}, {name}, seed {seed}"
         keys[key] = (task, name, seed)
-        made[key] = results.read(task, name, named[name], seed)
-        if made[key] is None:
+        done[key] = results.read(task, name, named[name], seed)
+        if done[key] is None:
             calls[key] = (loaded_result, (results, load, task, name, seed))
-        say(f"{key}: already there" if made[key] else key)
+        say(f"{key}: already there" if done[key] else key)
     for key, found in outcomes(executor, calls, say):
         failed = isinstance(found, UnweaveError)
-        made[key] = {**_key(*keys[key]), "error": str(found)} if failed else found
-        say(f"{key}: {made[key].get('error', 'finished')}")
-    by_key = {keys[key]: result for key, result in made.items()}
+        done[key] = {**_key(*keys[key]), "error": str(found)} if failed else found
+        say(f"{key}: {done[key].get('error', 'finished')}")
+    by_key = {keys[key]: result for key, result in done.items()}
     return _table(results, lambda task, seed: {name: by_key[task, name, seed] for name in named})
 
 
@@ -291,10 +291,10 @@ def _task_results(
             say(f"{task}, {name}, seed {seed}: already there")
             return done
         say(f"{task}, {name}, seed {seed}")
-        made = _computed(results, experiment, name, method)
-        if "error" in made:
-            say(f"{task}, {name}, seed {seed}: {made['error']}")
-        return made
+        computed = _computed(results, experiment, name, method)
+        if "error" in computed:
+            say(f"{task}, {name}, seed {seed}: {computed['error']}")
+        return computed
 
     return {name: result(name, method) for name, method in _named(results.comparison).items()}
 

@@ -9,6 +9,7 @@ stopped goes on.
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from unweave.ablations.kind import ablations
 from unweave.asked import preferred
 from unweave.behaviours.task import Task
 from unweave.circuits import Circuit, Evidence, Scores
@@ -25,14 +26,15 @@ from unweave.experiments.phases import (
     Say,
     about_model,
     about_run,
-    find_nodes,
+    find_circuit,
 )
 from unweave.experiments.prompt_details import patterns_kept, prompt_details
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
 from unweave.experiments.shared_folder import open_folder
-from unweave.experiments.specification import ABLATIONS, Experiment, Specification
+from unweave.experiments.specification import Experiment, Specification
 from unweave.model.model import Model
+from unweave.roles.definitions import Roles, read_roles
 from unweave.scores.problem import Problem
 from unweave.search.search import PRICE, Finding
 from unweave.sites import parse
@@ -48,6 +50,7 @@ def discover(
     resume: bool = False,
     say: Say = lambda text: None,
     explain: bool = True,
+    roles: str | Path | None = None,
 ) -> Circuit:
     """Finds the circuit of a behaviour, and measures it on other prompts.
 
@@ -58,6 +61,7 @@ def discover(
         resume: Go on with the run that `out` holds.
         say: Called with a line at every phase.
         explain: Whether to say what each node does (`Circuit.explain`); changes no other figure.
+        roles: A TOML file of roles to add to those of unweave.
 
     Raises:
         UnweaveError: When the model cannot do the task, or the folder cannot be used.
@@ -65,20 +69,27 @@ def discover(
     name = task if isinstance(task, str) else task.name
     specification = specification or Specification(name, model.name)
     given = task if isinstance(task, Task) else None
+    known = read_roles(roles)
     experiment = Experiment.set_up(specification, model, given, explain)
     if specification.level == "edge" and ranks().count > 1:
         raise UnweaveError("circuits of edges are found in one process: start it without torchrun")
     run = discover_edges if specification.level == "edge" else _discover
     with preferred(specification.precision):
         if out is None:
-            return run(experiment, None, say, explain)
+            return run(experiment, None, say, explain, known)
         identity = {"specification": specification.to_dict(), "fingerprint": experiment.fingerprint}
         folder = open_folder(Path(out), identity, resume)
         with folder.locked():
-            return folder.circuit() or run(experiment, folder, say, explain)
+            return folder.circuit() or run(experiment, folder, say, explain, known)
 
 
-def _discover(experiment: Experiment, folder: RunFolder | None, say: Say, explain: bool) -> Circuit:
+def _discover(
+    experiment: Experiment,
+    folder: RunFolder | None,
+    say: Say,
+    explain: bool,
+    roles: Roles | None,
+) -> Circuit:
     ledger = Ledger()
     with ledger.phase("set-up"):
         experiment.prepare()
@@ -86,14 +97,14 @@ def _discover(experiment: Experiment, folder: RunFolder | None, say: Say, explai
     if folder is not None:
         folder.begin()
     about_model(experiment, say)
-    scores, finding = find_nodes(experiment, folder, ledger, say)
+    scores, finding = find_circuit(experiment, folder, ledger, say)
     scores = replace(scores, order=finding.ranking)
     say(f"Measuring {len(finding.circuit)} nodes on {len(held_out.batch)} other prompts")
     with ledger.phase("evaluation"):
         circuit = _circuit(experiment, scores, finding)
         assessed = _verdict(experiment, finding, circuit)
         curve = _curve(held_out, scores, circuit.size)
-    circuit, outcome = explain_found(experiment, circuit, explain, say, ledger)
+    circuit, outcome = explain_found(experiment, circuit, explain, say, ledger, roles)
     if folder is not None:
         _keep(experiment, folder, scores, finding, circuit, assessed, curve, outcome, ledger)
     return circuit
@@ -130,7 +141,7 @@ def _evidence(experiment: Experiment, finding: Finding) -> dict[str, Evidence]:
 def _verdict(experiment: Experiment, finding: Finding, circuit: Circuit) -> Verdict:
     """The circuit under every ablation, beside random ones."""
     held_out, how = experiment.held_out, experiment.specification
-    names = dict.fromkeys((how.ablation, *ABLATIONS))
+    names = dict.fromkeys((how.ablation, *ablations))
     problems = {name: experiment.under(held_out, name) for name in names}
     known = {name: one for name, one in problems.items() if one is not None}
     effects = {name: one.effect for name, one in circuit.evidence.items()}

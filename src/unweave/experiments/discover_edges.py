@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from jaxtyping import Float
 from torch import Tensor
 
+from unweave.ablations.kind import ablations
 from unweave.circuits import Circuit, CircuitEdge, EdgeScores, Evidence, Scores
 from unweave.errors import UnweaveError
 from unweave.estimates import Estimate, estimate
@@ -20,12 +21,13 @@ from unweave.evaluation.verdict import Verdict, verdict
 from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.explanation import Explained, Outcome, explain_found, summary_of
 from unweave.experiments.patterns import head_patterns
-from unweave.experiments.phases import Ledger, Say, about_model, about_run, find_nodes
+from unweave.experiments.phases import Ledger, Say, about_model, about_run, find_circuit
 from unweave.experiments.prompts import prompt_records
 from unweave.experiments.run_folder import RunFolder
-from unweave.experiments.specification import ABLATIONS, Experiment
+from unweave.experiments.specification import Experiment
 from unweave.experiments.words import word_scores
 from unweave.graph import edge_ends
+from unweave.roles.definitions import Roles
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.score import scores as registered_scores
 from unweave.search.search import Finding, searches
@@ -36,7 +38,11 @@ _ENDS = ("input", "logits")
 
 
 def discover_edges(
-    experiment: Experiment, folder: RunFolder | None, say: Say, explain: bool = True
+    experiment: Experiment,
+    folder: RunFolder | None,
+    say: Say,
+    explain: bool = True,
+    roles: Roles | None = None,
 ) -> Circuit:
     """Finds and measures a circuit of edges.
 
@@ -47,12 +53,13 @@ def discover_edges(
     search = searches[experiment.specification.resolved.search]
     with ledger.phase("set-up"):
         _ = experiment.accuracy, edges.discovery, edges.held_out, edges.evidence
+        _ = edges.discovery.reference.scale  # before anything is scored
     if folder is not None:
         folder.begin()
     about_model(experiment, say)
     scores, nodes, others = None, (), ()
     if search.nodes_first:
-        scores, finding = find_nodes(experiment, folder, ledger, say)
+        scores, finding = find_circuit(experiment, folder, ledger, say)
         scores, others = replace(scores, order=finding.ranking), finding.ranking
         nodes = edges.joined(finding.circuit)
     rated, found = _find_edges(edges, nodes, others, folder, ledger, say)
@@ -60,7 +67,7 @@ def discover_edges(
     with ledger.phase("evaluation"):
         circuit = _circuit(edges, scores, rated, found)
         assessed = _verdict(edges, circuit)
-    circuit, outcome = explain_found(experiment, circuit, explain, say, ledger)
+    circuit, outcome = explain_found(experiment, circuit, explain, say, ledger, roles)
     if folder is not None:
         rated = replace(rated, order=found.ranking)
         _keep(edges, folder, scores, rated, found, circuit, assessed, outcome, ledger)
@@ -154,7 +161,7 @@ def _ends(found: Estimate) -> tuple[float, float]:
 def _verdict(edges: EdgeExperiment, circuit: Circuit) -> Verdict:
     """The circuit under every ablation, beside random ones of as many edges."""
     how, held_out = edges.experiment.specification, edges.held_out
-    names = dict.fromkeys((how.ablation, *ABLATIONS))
+    names = dict.fromkeys((how.ablation, *ablations))
     problems = {name: edges.under(held_out, name) for name in names}
     known = {name: one for name, one in problems.items() if one is not None}
     effects = {edge.name: edge.effect for edge in circuit.edges}
@@ -162,7 +169,7 @@ def _verdict(edges: EdgeExperiment, circuit: Circuit) -> Verdict:
     return verdict(known, tuple(effects), effects, len(checked), {}, how.seed, new)
 
 
-def curve_sizes(size: int, count: int) -> list[int]:
+def edge_curve_sizes(size: int, count: int) -> list[int]:
     """Sizes around the circuit's own, and MIB's shares of all edges."""
     around = {0, size // 4, size // 2, 3 * size // 4, size, 2 * size, 4 * size}
     shares = {round(share * count) for share in (0.001, 0.01, 0.1, 0.5, 1.0)}
@@ -193,7 +200,7 @@ def _keep(
         words = word_scores(experiment.model, held_out.batch)
     with ledger.phase("curve"):
         some = held_out.select(slice(0, min(len(held_out.batch), _CURVE_PROMPTS)))
-        sizes = curve_sizes(len(found.circuit), len(held_out.nodes))
+        sizes = edge_curve_sizes(len(found.circuit), len(held_out.nodes))
         curve = faithfulness_curve(some, rated.ranking(), sizes)
     record = {
         **about_run(experiment, held_out.reference),

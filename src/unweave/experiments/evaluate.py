@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic
 
+from unweave.ablations.kind import ablations
 from unweave.asked import asked_precision, preferred
 from unweave.circuits import Scores
 from unweave.cost import metered
 from unweave.distributed import on_first
 from unweave.errors import UnweaveError
 from unweave.evaluation.api import (
-    PARTS,
+    EVALUATION_PARTS,
     SCHEMA_VERSION,
     Evaluation,
     coarse_sizes,
@@ -43,7 +44,7 @@ from unweave.experiments.locking import locked
 from unweave.experiments.phases import forward_tokens
 from unweave.experiments.repeats import check_repeatable, repeated, repeats_record
 from unweave.experiments.run_folder import Run, read_evaluation
-from unweave.experiments.specification import ABLATIONS, Experiment, Specification
+from unweave.experiments.specification import Experiment, Specification
 from unweave.model.model import Model
 from unweave.registry import nearest
 from unweave.scores.problem import N, Runs
@@ -194,7 +195,7 @@ def evaluate_run(
     load: Callable[[Specification], Model],
     *,
     n: int | None = None,
-    parts: Collection[str] = PARTS,
+    parts: Collection[str] = EVALUATION_PARTS,
     draws: int = DRAWS,
     repeat: int = 0,
     say: Say = lambda line: None,
@@ -212,8 +213,10 @@ def evaluate_run(
         UnweaveError: Also when the model or the task is not what it was.
     """
     for part in parts:
-        if part not in PARTS:
-            raise UnweaveError(f"unknown part {part!r} of an evaluation: {nearest(part, PARTS)}")
+        if part not in EVALUATION_PARTS:
+            raise UnweaveError(
+                f"unknown part {part!r} of an evaluation: {nearest(part, EVALUATION_PARTS)}"
+            )
     check_repeatable(run, repeat)
     wanted = [name for name in PHASES if name == "faithfulness" or name in parts]
     path = run.folder / "evaluation.json"
@@ -304,7 +307,7 @@ def _settings(run: Run, experiment: Experiment, n: int | None, draws: int) -> di
 def _edge_subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Subject[str]:
     how, edges = run.specification, EdgeExperiment(experiment)
     main = edges.problem("evaluate", n or how.held_out)
-    problems = {name: edges.under(main, name) for name in (how.ablation, *ABLATIONS)}
+    problems = {name: edges.under(main, name) for name in (how.ablation, *ablations)}
     circuit = check_edges(main, run.circuit, str(run.folder))
     scores = run.edge_scores
     return Subject(
@@ -324,7 +327,7 @@ def _subject(run: Run, experiment: Experiment, n: int | None, draws: int) -> Sub
     scores, how = run.scores, run.specification
     main = experiment.problem("evaluate", n or how.held_out)
     known = {str(node): node for node in main.nodes}
-    problems = {name: experiment.under(main, name) for name in (how.ablation, *ABLATIONS)}
+    problems = {name: experiment.under(main, name) for name in (how.ablation, *ablations)}
     found = {name: problem for name, problem in problems.items() if problem is not None}
     for problem in found.values():
         _ = problem.reference  # now: it belongs to no phase, so that a phase always costs the same

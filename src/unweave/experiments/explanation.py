@@ -92,7 +92,12 @@ Outcome = Explained | str | None
 
 
 def explain_found(
-    experiment: Experiment, circuit: Circuit, wanted: bool, say: Say, ledger: Ledger
+    experiment: Experiment,
+    circuit: Circuit,
+    wanted: bool,
+    say: Say,
+    ledger: Ledger,
+    roles: Roles | None = None,
 ) -> tuple[Circuit, Outcome]:
     """The circuit with what each node does, where it is wanted and can be said."""
     if not wanted:
@@ -101,7 +106,7 @@ def explain_found(
     try:
         with ledger.phase("explanation"):
             prompts = min(PROMPTS, len(experiment.held_out.batch))
-            found = explained(experiment, circuit.nodes, prompts)
+            found = explained(experiment, circuit.nodes, prompts, roles)
     except UnweaveError as error:  # neurons, encoders: the circuit is found all the same
         say(f"Not explained: {error}")
         return circuit, str(error)

@@ -105,7 +105,9 @@ _NAMED = (
     Method("eap", "eap", "top", summary="attribution patching"),
     Method("eap-ig", "eap-ig", "top", summary="attribution patching with integrated gradients"),
     Method("relp", "relp", "top", summary="relevance propagation"),
-    Method("random", "random", "top", summary="the chance level"),
+    Method("gim", "gim", "top", summary="attribution patching with modified gradients"),
+    Method("masks", "masks", "top", summary="learned gates: node and edge pruning"),
+    Method("random", "random", "top", summary="random scores: what a method has to beat"),
 )
 METHODS: Mapping[str, Method] = {method.name: method for method in _NAMED}
 # Behind the same search EAP gives circuits of nodes as good as decomposition's, at an eighth of the
@@ -119,7 +121,8 @@ def find_method(
     """A named method, or a free combination of a score and a search.
 
     Args:
-        name: "cdt", "eap", …; None for the default.
+        name: "cdt", "eap", …; "decomposition", any other score, is that score behind `top`; None
+            for the default.
         score, search: In place of the method's own.
         level: What circuits are made of, which decides on the default.
 
@@ -134,8 +137,11 @@ def find_method(
         parts, name = name.partition("+"), DEFAULTS[level]
         score = parts[0] if score is None else score
         search = parts[2] if search is None else search
+    if name not in METHODS and name in scores:
+        name, score, search = DEFAULTS[level], score or name, search or "top"
     if name not in METHODS:
-        raise UnweaveError(f"unknown method {name!r}: {nearest(name, METHODS)}, or SCORE+SEARCH")
+        known = {*METHODS, *scores}
+        raise UnweaveError(f"unknown method {name!r}: {nearest(name, known)}, or SCORE+SEARCH")
     method = METHODS[name]
     if score is None and search is None:
         return method

@@ -35,8 +35,8 @@ from unweave.scores.score import scores as registered_scores
 from unweave.search.search import searches
 from unweave.sites import Point, Site
 
-Level = Literal["node", "edge", "neuron"]
-LEVELS: tuple[Level, ...] = get_args(Level)
+MibLevel = Literal["node", "edge", "neuron"]
+LEVELS: tuple[MibLevel, ...] = get_args(MibLevel)
 INPUT = Site(Point("embed"))
 PEERS = ("decomposition", "eap", "eap-ig:steps=5", "eap-ig:steps=10", "gim", "masks")
 
@@ -52,7 +52,7 @@ def mib_method(text: str) -> Method:
         UnweaveError: For an unknown name or option.
     """
     name, *options = text.split(":")
-    method = Method(name, name, "top") if name in registered_scores else find_method(name)
+    method = find_method(name)
     return replace(method.with_options(read_options(method, options)), name=text)
 
 
@@ -82,7 +82,7 @@ def mib_problem(
     return Problem(model, batch, nodes, ablation)
 
 
-def read_level(text: str) -> Level:
+def read_level(text: str) -> MibLevel:
     """A level by its name.
 
     Raises:
@@ -107,7 +107,7 @@ class Ranked:
     absolute: tuple[int, ...]
 
 
-def rank_items(problem: Problem, method: Method, level: Level) -> Ranked:
+def rank_items(problem: Problem, method: Method, level: MibLevel) -> Ranked:
     """Scores the items of a level.
 
     A search behind a score (`eliminate`) has an order of its own, which serves for both.
@@ -139,10 +139,10 @@ def _descending(values: Float[Tensor, " item"]) -> tuple[int, ...]:
     return tuple(torch.argsort(values, descending=True, stable=True).tolist())
 
 
-Measure = Callable[[Bool[Tensor, "circuit item"]], Float[Tensor, "circuit batch"]]
+RunKept = Callable[[Bool[Tensor, "circuit item"]], Float[Tensor, "circuit batch"]]
 
 
-def measure_items(problem: Problem, ranked: Ranked, level: Level) -> MibResult:
+def measure_items(problem: Problem, ranked: Ranked, level: MibLevel) -> MibResult:
     """Faithfulness at MIB's ten shares in both orders, on the problem's prompts."""
     items = len(ranked.signed)
     counts = kept_counts(items)
@@ -164,7 +164,7 @@ def measure_items(problem: Problem, ranked: Ranked, level: Level) -> MibResult:
     return MibResult(*curves)
 
 
-def _runner(problem: Problem, level: Level) -> Measure:
+def _runner(problem: Problem, level: MibLevel) -> RunKept:
     model, batch, ablation = problem.model, problem.batch, problem.ablation
     if level == "node":
 
@@ -200,7 +200,7 @@ class MibRun:
 
 
 def mib_result(
-    discovery: Problem, held_out: Problem, method: Method, level: Level, about: Mapping[str, Any]
+    discovery: Problem, held_out: Problem, method: Method, level: MibLevel, about: Mapping[str, Any]
 ) -> MibRun:
     """Scores on one problem, timed and metered, and measures on the other."""
     one = forward_tokens(discovery.model, discovery.batch)

@@ -23,7 +23,7 @@ from unweave.circuits import EdgeScores, Scores
 from unweave.errors import UnweaveError
 from unweave.experiments.files import read_json, write_json, write_whole
 from unweave.experiments.methods import Method
-from unweave.experiments.mib import Found, Level, mib_means, mib_problem, mib_result
+from unweave.experiments.mib import Found, MibLevel, mib_means, mib_problem, mib_result
 from unweave.experiments.schema import anything, check_file, each, fields, named, text, whole
 from unweave.experiments.specification import check_seed
 from unweave.model.model import Model
@@ -57,7 +57,7 @@ class MibTable:
     tasks: tuple[str, ...]
     model: str
     methods: tuple[Method, ...]
-    level: Level = "node"
+    level: MibLevel = "node"
     seeds: tuple[int, ...] = (0,)
     prompts: int | None = None
     held_out: int | None = None

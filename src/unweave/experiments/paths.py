@@ -19,15 +19,15 @@ from unweave.model.model import Model
 from unweave.patching.paths import CutPath, run_cut_paths
 from unweave.scores.problem import Problem
 
-PROMPTS, COUNT, EXPANSIONS = 16, 20, 64
-LEAST = 1e-3  # share of the metric from which on a path is told
+PATH_PROMPTS, COUNT, EXPANSIONS = 16, 20, 64
+LEAST = 1e-3  # share of the metric from which on a path is listed
 _STEP = re.compile(r"([^<@]+)(?:@([^<]+))?(?:<([qkv])>)?")
 
 
 def paths_of_run(
     run: Run,
     load: Callable[[Specification], Model],
-    prompts: int = PROMPTS,
+    prompts: int = PATH_PROMPTS,
     count: int = COUNT,
     expansions: int = EXPANSIONS,
 ) -> dict[str, Any]:

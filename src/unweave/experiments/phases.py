@@ -22,7 +22,7 @@ from unweave.search.search import Finding, searches
 Say = Callable[[str], None]
 
 
-def find_nodes(
+def find_circuit(
     experiment: Experiment, folder: RunFolder | None, ledger: "Ledger", say: Say
 ) -> tuple[Scores, Finding]:
     """Scores every node and searches for the circuit, from where an interrupted run was left."""

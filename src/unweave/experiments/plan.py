@@ -62,6 +62,7 @@ class Plan:
         passes: By phase, forward passes of the discovery prompts.
         seconds: By phase, on this machine.
         free: Bytes that are free, by device.
+        remedies: By device that the peak does not fit, the options with which it would.
     """
 
     nodes: int
@@ -70,6 +71,7 @@ class Plan:
     seconds: Mapping[str, float]
     memory: MemoryPlan
     free: Mapping[str, int] = field(default_factory=dict)
+    remedies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -79,6 +81,7 @@ class Plan:
             "seconds": dict(self.seconds),
             "memory": {**self.memory.parts, "peak": self.memory.peak, "least": self.memory.least},
             "free": dict(self.free),
+            "remedies": {device: list(options) for device, options in self.remedies.items()},
         }
 
 
@@ -104,13 +107,19 @@ def plan(model: Model, task: Task | str, specification: Specification) -> Plan:
 
     passes = {n: scaled(n, v * unit) for n, v in pilot["forwards"].items()}
     seconds = {n: scaled(n, v) for n, v in pilot["seconds"].items()}
+    free, memory = _free(model), memory_plan(problem, method, gradients)
     return Plan(
         len(problem.nodes),
         {"set-up": len(problem.batch), **prompts},
         {**passes, **ledger.forwards(problem)},
         {**seconds, **ledger.seconds},
-        memory_plan(problem, method, gradients),
-        _free(model),
+        memory,
+        free,
+        {
+            device: remedies(problem, method, gradients, device, free)
+            for device, room in free.items()
+            if memory.least > room
+        },
     )
 
 
@@ -162,6 +171,26 @@ def memory_plan(problem: Problem, method: Method, gradients: bool) -> MemoryPlan
         parts["gradients"] = _graph_bytes(problem, len(range(len(batch))[some]))
     smallest = {**parts, "scores": least}
     return MemoryPlan(parts, _peak(smallest))
+
+
+def remedies(
+    problem: Problem, method: Method, gradients: bool, device: str, free: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Options with which the peak would fit a device, each by itself."""
+    found, room, count = [], free[device], len(problem.batch)
+    whole = memory_plan(problem, method, gradients)
+    weights = whole.parts["weights"]
+    # Under --memory half of it holds weights, and the layers beyond that stay in CPU memory.
+    streams = whole.least - weights <= room // 2 and weights - room // 2 <= free["cpu"]
+    if device != "cpu" and streams:
+        found.append(f"--memory {room // 10**6}MB (load(…, device_map='auto') in Python)")
+    while count > 1:
+        count //= 2
+        few = memory_plan(problem.select(slice(0, count)), method, gradients)
+        if few.least <= room:
+            found.append(f"-n {count}")
+            break
+    return tuple(found)
 
 
 def _graph_bytes(problem: Problem, prompts: int) -> int:

@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from unweave.errors import UnweaveError
-from unweave.experiments.phases import Ledger, find_nodes
+from unweave.experiments.phases import Ledger, find_circuit
 from unweave.experiments.run_folder import Run
 from unweave.experiments.specification import Experiment
 
@@ -26,7 +26,7 @@ def repeated(experiment: Experiment, seed: int) -> dict[str, Any]:
     """Score and search on the prompts of another seed."""
     how = replace(experiment.specification, seed=seed)
     again = Experiment(how, experiment.model, experiment.task)
-    _, finding = find_nodes(again, None, Ledger(), lambda line: None)
+    _, finding = find_circuit(again, None, Ledger(), lambda line: None)
     return {"seed": seed, "circuit": list(finding.circuit)}
 
 

@@ -1,4 +1,4 @@
-"""A run folder for several processes: the first reads and writes it, the others are told."""
+"""A run folder for several processes: the first reads and writes it and shares what it holds."""
 
 from dataclasses import replace
 from pathlib import Path

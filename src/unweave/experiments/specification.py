@@ -34,7 +34,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 P = TypeVar("P", bound=Runs)
 SEARCH_PROMPTS = 64  # to search on, unless the task has more or the user asks for another number
-ABLATIONS = ("mean", "counterfactual", "zero")
 
 
 def check_seed(seed: int) -> None:
@@ -223,9 +222,11 @@ class Experiment:
         are found before any work.
 
         Raises:
-            UnweaveError: For those, or when the model cannot do the task.
+            UnweaveError: For those, when the model cannot do the task, or when ablating every node
+                leaves the metric where it is.
         """
         _ = self.accuracy, self.discovery, self.held_out, self.check
+        _ = self.discovery.reference.scale  # before anything is scored
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:

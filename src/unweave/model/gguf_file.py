@@ -58,7 +58,7 @@ def open_gguf(path: Path) -> GgufFile:
     """Opens a file and checks that all of it is there.
 
     Raises:
-        UnweaveError: When it is no GGUF file, damaged or shorter than it says.
+        UnweaveError: When it is not a GGUF file, damaged or shorter than it says.
     """
     try:
         reader = _Reader(path)

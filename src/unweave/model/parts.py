@@ -14,7 +14,7 @@ from unweave.model.weights import Attention, Branch, Linear, Mlp, Norm
 from unweave.sites import HEAD_KINDS, Site
 
 Residual = Float[Tensor, "*lead position d_model"]
-Part = Callable[[Mapping[str, Residual]], Tensor]
+NodeFunction = Callable[[Mapping[str, Residual]], Tensor]
 
 
 @dataclass(eq=False)
@@ -28,7 +28,7 @@ class _OneHead(Plain):
         return super().linear(self.inputs.get(part, x), w, place)
 
 
-def head_part(model: Model, inputs: Inputs, site: Site) -> Part:
+def head_part(model: Model, inputs: Inputs, site: Site) -> NodeFunction:
     """From what a head's q, k and v read ("q", "k", "v") to what it adds to the residual stream.
 
     The bias of the output projection belongs to no head and is left out. The stream is that of one
@@ -54,7 +54,7 @@ def head_part(model: Model, inputs: Inputs, site: Site) -> Part:
     return part
 
 
-def mlp_part(model: Model, layer: int) -> Part:
+def mlp_part(model: Model, layer: int) -> NodeFunction:
     """From what an MLP reads ("") to what it adds to the residual stream."""
     branch = _branch(model, layer, Mlp)
     body = branch.body

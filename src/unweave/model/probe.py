@@ -46,7 +46,7 @@ def with_classes(model: Model, examples: Mapping[str, Sequence[str]]) -> Model:
         examples: Sentences by label, at least one each.
 
     Raises:
-        UnweaveError: When the model is no encoder, or has a head already.
+        UnweaveError: When the model is not an encoder, or has a head already.
     """
     if model.family != "encoder" or model.network.head.steps:
         raise UnweaveError(

@@ -20,7 +20,7 @@ from unweave.model.weights import Alibi, Embedding, Linear, Network, Rotary, ten
 
 
 class Window:
-    """What is at hand of weights that are stored otherwise.
+    """The available part of weights that are stored otherwise.
 
     Args:
         groups: The stored matrices of each layer, in the order of the forward pass.

@@ -70,7 +70,7 @@ def _few(model: Model, batch: Batch) -> int:
 
 
 def _joined(by_stage: Mapping[int, Sequence[int]], few: int) -> list[tuple[int, list[int]]]:
-    """Stages with the numbers of the nodes that begin there, at least so many but for the last."""
+    """Stages with the numbers of the nodes that begin there, at least `few` but for the last."""
     joined: list[tuple[int, list[int]]] = []
     for stage in sorted(by_stage):
         if joined and len(joined[-1][1]) < few:

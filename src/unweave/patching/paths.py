@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unweave.batch import Batch
 from unweave.model.model import Model
-from unweave.model.parts import Part, head_part, logits_part, mlp_part
+from unweave.model.parts import NodeFunction, head_part, logits_part, mlp_part
 from unweave.sites import Site
 
 Residual = Float[Tensor, "batch position d_model"]
@@ -69,7 +69,7 @@ def _carried(
 
 def _reader(
     model: Model, batch: Batch, site: Site
-) -> tuple[Part, tuple[int, str], tuple[str, ...]]:
+) -> tuple[NodeFunction, tuple[int, str], tuple[str, ...]]:
     layer = site.point.layer
     if site.point.kind == "mlp":
         return mlp_part(model, layer), (layer, "mlp"), ("",)

@@ -55,7 +55,7 @@ def read_circuit(path: str | Path) -> Circuit:
     Node names may be spelled as other tools print them: `9.6`, `A9.6`, `(9, 6)`, `MLP 5`.
 
     Raises:
-        UnweaveError: When the file is neither, or names a node that is no site.
+        UnweaveError: When the file is neither, or names a node that is not a site.
     """
     path = Path(path)
     if path.is_dir():
@@ -160,8 +160,8 @@ def _edges_to_eap_ig(
     nodes = {}
     for name in graph.nodes:
         score = scores.get(name)
-        told = {} if score is None or not math.isfinite(score) else {"score": score}
-        nodes[name] = {"in_graph": name in ends, **told}
+        own = {} if score is None or not math.isfinite(score) else {"score": score}
+        nodes[name] = {"in_graph": name in ends, **own}
     edges = {}
     for name in graph.edges:
         score = values.get(name, 0.0)

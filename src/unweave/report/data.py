@@ -21,9 +21,9 @@ from unweave.report.layout import NodeLayout, context_index, node_layout
 from unweave.report.prompts import patterns, prompts
 from unweave.roles.measurements import NAMED
 
-CORE = 150  # of this many first nodes every pair is kept
+PAIRED_NODES = 150  # of this many first nodes every pair is kept
 NEIGHBOURS = 6  # of every other node this many strongest inputs and outputs, as its details list
-ENDS = {"input": -1, "logits": -2}  # of an edge, in place of a node's number
+_END_NUMBERS = {"input": -1, "logits": -2}  # of an edge, in place of a node's number
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def strongest(matrix: Float[Tensor, "source target"], rows: Tensor, columns: Ten
     valid = matrix.isfinite() & (matrix != 0) & (rows >= 0)[:, None] & (columns >= 0)
     valid &= rows[:, None] != columns
     keys = torch.where(valid, matrix.abs(), -1.0)
-    kept = (rows < CORE)[:, None] & (columns < CORE)
+    kept = (rows < PAIRED_NODES)[:, None] & (columns < PAIRED_NODES)
     for dim in (0, 1):
         many = min(NEIGHBOURS, keys.shape[dim])
         kept = kept.scatter(dim, keys.topk(many, dim).indices, True)
@@ -233,7 +233,7 @@ def _circuit_edges(run: ShownRun, index: Mapping[str, int]) -> tuple[list[list[A
     found, unknown = [], 0
     for edge in run.found.get("edges") or []:
         source, target, branch = edge_parts(str(edge.get("edge", "")))
-        ends = [ENDS.get(end, index.get(end)) for end in (source, target)]
+        ends = [_END_NUMBERS.get(end, index.get(end)) for end in (source, target)]
         if None in ends:
             unknown += 1
         else:
@@ -248,7 +248,7 @@ def _feeders(run: ShownRun, index: Mapping[str, int]) -> list[list[Any]]:
     for node in (run.record.get("explanation") or {}).get("nodes") or []:
         if node["node"] in index and abs(node.get("writes") or 0.0) >= NAMED:
             share = short(node["writes"], 3)
-            found.append([index[node["node"]], ENDS["logits"], "", share, True])
+            found.append([index[node["node"]], _END_NUMBERS["logits"], "", share, True])
         for feeder in node.get("feeders") or []:
             ends = [index.get(feeder["source"]), index.get(node["node"])]
             if None not in ends:

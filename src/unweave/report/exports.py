@@ -127,7 +127,7 @@ def _links(run: ShownRun, ids: Mapping[str, str], logit: str) -> list[dict[str, 
 def _edge_links(run: ShownRun, ids: Mapping[str, str], logit: str) -> list[dict[str, Any]]:
     """The edges of a circuit by their effect, q, k and v of a reader added up.
 
-    The format has no q, k and v, and the embedding is no node of a circuit: edges from the input
+    The format has no q, k and v, and the embedding is not a node of a circuit: edges from the input
     are left out.
     """
     weights: dict[tuple[str, str], float] = {}

@@ -76,7 +76,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
         Where it was written.
 
     Raises:
-        UnweaveError: When a folder is no run, or the page cannot be written.
+        UnweaveError: When a folder is not a run, or the page cannot be written.
     """
     compared = [folder for folder in folders if is_comparison(folder)]
     comparison = read_comparison(compared[-1] / "compare.json") if compared else None

@@ -35,7 +35,7 @@ def reproduction_page(record: Mapping[str, Any]) -> str:
         SCRIPTS,
         {"subjects": [_figures(one) for one in run]},
         missing=missing,
-        told=_told(run),
+        origin=_origin(run),
         overview=[row for one in run for row in _overview(one)],
         subjects=[_subject(one, record) for one in run],
     )
@@ -46,7 +46,7 @@ def _title(subject: Mapping[str, Any]) -> str:
     return task if task == model else f"{task} on {model}"
 
 
-def _told(run: Sequence[Mapping[str, Any]]) -> str:
+def _origin(run: Sequence[Mapping[str, Any]]) -> str:
     """Which of the results are the paper's own experiments."""
     own = {(one.task, one.model) for one in PAPER}
     here = [one for one in run if (one["task"], one["model"]) in own]

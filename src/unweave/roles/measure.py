@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unweave.ablation import Ablation
+from unweave.ablation import Ablation, position_mask
 from unweave.errors import UnweaveError
 from unweave.graph import graph_of
 from unweave.model.model import Model
@@ -336,8 +336,9 @@ class _Measuring:
         rows = torch.arange(len(read), device=read.device)
         final = self.clean.at[final_point(self.model)][rows, read]
         direct = direct_effect(self.model, self.batch, final, self._write(node)[rows, read])
+        where = position_mask(node, self.batch.clean, self.batch.positions)
         # A node at another position than the one that is read has no direct effect.
-        return direct if node.position is None else torch.where(self.at[node][1] == read, direct, 0)
+        return direct if where is None else torch.where(where[rows, read], direct, 0)
 
     def _at_read(self, node: Site) -> Ratio:
         weights = self.matters[node]

@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unweave.ablation import position_index
+from unweave.ablation import position_mask
 from unweave.batch import Batch
 from unweave.decomposition.api import relevance
+from unweave.decomposition.paths import ELSEWHERE
 from unweave.roles.runs import Cost
 from unweave.scores.gradients import differences, metric_gradients, parts
 from unweave.scores.problem import Problem
@@ -18,7 +19,6 @@ from unweave.sites import HEAD_KINDS, Site
 Weights = Float[Tensor, "batch position"]
 Index = Int[Tensor, " batch"]
 
-ELSEWHERE = "elsewhere"
 _FAINT = 0.1  # of the largest singular value: directions below do not count
 _CLEAR = 0.1  # of a prompt's largest weight: positions below are out of reach
 
@@ -66,7 +66,7 @@ def matters(problem: Problem, nodes: Sequence[Site], cost: Cost) -> dict[Site, M
 
 
 def _exact(problem: Problem, nodes: Sequence[Site], cost: Cost) -> dict[Site, Weights]:
-    """|m(M) − m(M without the node at a position)| at the labelled positions."""
+    """|m(M) − m(M without the node at a position)| at the labelled positions that it has."""
     batch, names = problem.batch, list(problem.batch.positions)
     sources = [node.at(name) for node in nodes for name in names]
     effects = relevance(
@@ -80,8 +80,11 @@ def _exact(problem: Problem, nodes: Sequence[Site], cost: Cost) -> dict[Site, We
         weights = own.new_zeros(batch.clean.mask.shape)
         for name, effect in zip(names, own, strict=True):
             weights[rows, batch.positions[name]] = effect
-        # It matters nowhere: every position alike.
-        found[node] = weights if float(weights.sum()) > 0 else batch.clean.mask.to(weights.dtype)
+        where = position_mask(node, batch.clean, batch.positions)
+        own_positions = batch.clean.mask if where is None else where
+        weights = weights * own_positions
+        # It matters at none of them: every position of its own alike.
+        found[node] = weights if float(weights.sum()) > 0 else own_positions.to(weights.dtype)
     return found
 
 
@@ -111,12 +114,8 @@ def _everywhere(x: Float[Tensor, "batch left"], node: Site, batch: Batch) -> Wei
         whole[rows, batch.readout.read] = x[:, 0]
     else:
         whole = x * mask
-    where = position_index(node, batch.clean, batch.positions)
-    if where is None:
-        return whole
-    only = torch.zeros_like(whole)
-    only[rows, where] = whole[rows, where]
-    return only
+    where = position_mask(node, batch.clean, batch.positions)
+    return whole if where is None else whole * where
 
 
 def by_label(weights: Weights, positions: Mapping[str, Index]) -> dict[str, float]:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unweave.ablation import Ablation, position_index
+from unweave.ablation import Ablation, position_mask
 from unweave.batch import Batch
 from unweave.model.algebra import Plain, Scoring, attention_scores, pattern_of
 from unweave.model.model import Model
@@ -84,8 +84,8 @@ class Cost:
         examples, length = batch.clean.mask.shape
         self.add(part, examples * length, self.layers)
         for source in sources:
-            where = position_index(source, batch.clean, batch.positions)
-            start = 0 if where is None else int(where.min())
+            where = position_mask(source, batch.clean, batch.positions)
+            start = 0 if where is None else int(where.any(0).long().argmax())
             first = 0 if source.point.kind == "embed" else source.point.layer
             self.add(part, examples * (length - start), self.layers - first)
 
@@ -176,13 +176,12 @@ def ablated(nodes: Iterable[Site], ablation: Ablation, batch: Batch) -> dict[Poi
     def edit(point: Point, here: Sequence[Site]) -> Edit:
         def replace(x: Tensor) -> Tensor:
             base, x = ablation.at(point, x), x.clone()
-            rows = torch.arange(len(x), device=x.device)
             for node in here:
-                where = position_index(node, batch.clean, batch.positions)
-                index = (slice(None), slice(None)) if where is None else (rows, where)
-                if point.kind in HEAD_KINDS:
-                    index = (*index, node.unit)
-                x[index] = base[index]
+                where = position_mask(node, batch.clean, batch.positions)
+                units = (node.unit,) if point.kind in HEAD_KINDS else ()
+                own, other = x[:, :, *units], base[:, :, *units]
+                where = slice(None) if where is None else where
+                own[where] = other[where]
             return x
 
         return replace

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
+from unweave.decomposition.paths import ELSEWHERE
 from unweave.estimates import NORMAL_95
 from unweave.roles.definitions import Check, Undecided
 from unweave.roles.measurements import MOST_NAMED, Figure, Measurements
-from unweave.roles.positions import ELSEWHERE
 
 _BRANCHES = {"q": "query", "k": "key", "v": "value", "": "output"}
 _RELATIONS = {

@@ -203,7 +203,7 @@ class Problem(Runs[Site]):
         run: Callable[[slice, slice], Float[Tensor, "row batch"]],
     ) -> Float[Tensor, "row batch"]:
         """Under torchrun each process runs its share of the circuits and prompts."""
-        # In one process nobody has to be told what is run.
+        # In one process nobody has to agree on what is run.
         spread = ranks().count > 1
         names = [" ".join(sorted(map(str, one))) for one in circuits] if spread else ()
         like = torch.empty(0, dtype=self.model.network.dtype, device=self.model.network.device)

@@ -1,4 +1,4 @@
-"""Random scores: the chance level of every comparison."""
+"""Random scores: what the others of a comparison have to beat."""
 
 import torch
 from jaxtyping import Float

@@ -43,7 +43,7 @@ from unweave.search.search import (
 from unweave.sites import Site, parse
 
 C = TypeVar("C", bound=Hashable)
-Measure = Callable[[list[tuple[C, ...]]], Float[Tensor, "circuit batch"]]
+MeasureCircuits = Callable[[list[tuple[C, ...]]], Float[Tensor, "circuit batch"]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class Pruning:
         level: D on each example at what is left now.
     """
 
-    measure: Measure
+    measure: MeasureCircuits
     tau: float
     window: int
     level: Float[Tensor, " batch"]

@@ -2,7 +2,7 @@
 
 from unweave.testing.architecture import check_architecture
 from unweave.testing.inputs import random_inputs
-from unweave.testing.parity import Parity, compare
+from unweave.testing.parity import Parity, find_parity
 from unweave.testing.rules import check_rules
 from unweave.testing.score import check_score
 from unweave.testing.search import check_search
@@ -13,6 +13,6 @@ __all__ = [
     "check_rules",
     "check_score",
     "check_search",
-    "compare",
+    "find_parity",
     "random_inputs",
 ]

@@ -11,7 +11,7 @@ from unweave.model.checkpoint import Architecture, architecture
 from unweave.model.loading import from_transformers
 from unweave.model.weights import Network
 from unweave.testing.oracle import build
-from unweave.testing.parity import Parity, compare
+from unweave.testing.parity import Parity, find_parity
 
 DTYPES = (torch.float32, torch.float64)
 
@@ -45,14 +45,14 @@ def parities(name: str) -> Iterator[Parity]:
         for dtype in DTYPES:
             oracle = build(tiny, dtype)
             title = f"{name}, {variant}, {str(dtype).removeprefix('torch.')}"
-            yield compare(network_of(oracle), oracle, title)
+            yield find_parity(network_of(oracle), oracle, title)
 
 
 def negative_control(name: str) -> Parity:
     """The report of the first variant, read with the architecture's wrong config."""
     family = _family(name)
     oracle = build(next(iter(family.tiny.values())))
-    return compare(network_of(oracle, family.wrong), oracle, f"{name}, wrong on purpose")
+    return find_parity(network_of(oracle, family.wrong), oracle, f"{name}, wrong on purpose")
 
 
 def network_of(oracle: Any, changes: Mapping[str, Any] | None = None) -> Network:

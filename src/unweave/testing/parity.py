@@ -82,7 +82,7 @@ class Parity:
         return f"{self.name}: {self.divergence}; output max |Δ| {self.worst:.1e}"
 
 
-def compare(
+def find_parity(
     network: Network,
     oracle: Any,
     name: str = "",
@@ -245,4 +245,4 @@ def _locate(network: Network, oracle: Any, inputs: Inputs, component: str, bound
     return component
 
 
-__all__ = ["LENGTHS", "Delta", "Parity", "compare", "relative_bound"]
+__all__ = ["LENGTHS", "Delta", "Parity", "find_parity", "relative_bound"]

@@ -37,7 +37,7 @@ def tiny_problem(
     """Random prompts for a tiny random model; by default all heads and MLPs are nodes.
 
     Args:
-        layers: Keeps only the first so many.
+        layers: Keeps only the first ones, this many.
     """
     tiny = architectures[architecture].tiny
     oracle = build(tiny[variant or next(iter(tiny))], dtype)

@@ -29,7 +29,7 @@ ROLES: Mapping[str, Known] = {
         "a1.h2": ("duplicate token",),
         "a2.h0": ("mover",),
     },
-    # What the first one does is no role of ours: it brings a word to another position.
+    # What the first one does is not a role of ours: it brings a word to another position.
     "wired-composition": {"a1.h0": ("composed mover",)},
     "tracr:reverse": {"a3.h0": ("mover",)},
     "tracr:proportion": {"m0": ("token lookup",), "a1.h0": ("averaging",)},

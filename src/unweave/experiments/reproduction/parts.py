@@ -21,11 +21,11 @@ from unweave.search.search import searches
 from unweave.sites import Site, parse
 
 Record = Mapping[str, Any]
-Part = Callable[[Experiment, Record, int], dict[str, Any]]
-LOGITS = "logits"
+ReproducedPart = Callable[[Experiment, Record, int], dict[str, Any]]
+_LOGITS = "logits"
 # The paper's heatmaps on IOI (appendix A): sources at a position, targets by their role.
 STAGES = (
-    (LOGITS, "end"),
+    (_LOGITS, "end"),
     ("name mover", "end"),
     ("S-inhibition", "S2"),
     ("induction", "S2"),
@@ -48,13 +48,13 @@ def table(experiment: Experiment, sweep: Record, draws: int) -> dict[str, Any]:
     sizes |= {name: len(circuit) for name, circuit in circuits.items()}
     found = {}
     for name, metric in rows.items():
-        told = problem.reference.estimate(metric)
+        estimate = problem.reference.estimate(metric)
         found[name] = {
             "nodes": sizes[name],
             "metric": float(metric.mean()),
             "correct": float((metric > 0).double().mean()),
-            "faithfulness": told.value,
-            "interval": [told.low, told.high],
+            "faithfulness": estimate.value,
+            "interval": [estimate.low, estimate.high],
         }
     return {"metric": experiment.task.metric.name, "prompts": len(problem.batch), "rows": found}
 
@@ -147,9 +147,9 @@ def _stages(experiment: Experiment) -> list[dict[str, Any]]:
     for target, position in STAGES:
         wanted = [str(site) for site in circuit.roles.get(target, ())]
         columns = [scores.targets.index(name) for name in wanted if name in scores.targets]
-        if target != LOGITS and not columns:
+        if target != _LOGITS and not columns:
             continue
-        values = scores.values if target == LOGITS else scores.pairs["ratio"][:, columns].sum(1)
+        values = scores.values if target == _LOGITS else scores.pairs["ratio"][:, columns].sum(1)
         here = [i for i, name in enumerate(scores.sources) if parse(name).position == position]
         relevance = {str(parse(scores.sources[i]).at(None)): float(values[i]) for i in here}
         if relevance:
@@ -174,15 +174,15 @@ def roles(experiment: Experiment, sweep: Record, draws: int) -> dict[str, Any]:
     explained, _ = explain_with_cost(problem, nodes, seed=experiment.specification.seed)
     rows = []
     for one in explained:
-        told = expected.get(one.node, {"published": "", "roles": []})
+        known = expected.get(one.node, {"published": "", "roles": []})
         given = [role.name for role in one.roles]
         rows.append(
             {
                 "node": one.node,
-                "published": told["published"],
-                "expected": told["roles"],
+                "published": known["published"],
+                "expected": known["roles"],
                 "found": given,
-                "agrees": set(told["roles"]) <= set(given) if told["roles"] else None,
+                "agrees": set(known["roles"]) <= set(given) if known["roles"] else None,
                 "sentence": one.sentence,
             }
         )
@@ -219,7 +219,7 @@ def sweep(experiment: Experiment, record: Record, draws: int) -> dict[str, Any]:
     return sweep_methods(experiment)
 
 
-PARTS: Mapping[str, Part] = {
+REPRODUCED: Mapping[str, ReproducedPart] = {
     "sweep": sweep,
     "table": table,
     "curves": curves,

@@ -1,6 +1,6 @@
 """`reproduce`: every part of every subject, each a file as soon as it is there.
 
-1. A subject whose model cannot be loaded is told, with the reason, and the others go on. 2. A part
+1. A subject whose model cannot be loaded is named, with the reason, and the others go on. 2. A part
 whose file exists is read, not run; a file of other settings stops the command before anything is
 mixed. 3. All of it goes into `reproduce.json`.
 """
@@ -15,7 +15,7 @@ from unweave.behaviours.published import ModelShape
 from unweave.errors import UnweaveError
 from unweave.experiments.files import plain, read_json, write_json
 from unweave.experiments.locking import locked
-from unweave.experiments.reproduction.parts import PARTS
+from unweave.experiments.reproduction.parts import REPRODUCED
 from unweave.experiments.reproduction.subjects import PRINTED, TaskOnModel
 from unweave.experiments.specification import Experiment, Specification, check_seed
 from unweave.model.model import Model
@@ -108,10 +108,10 @@ def _subject(
     )
     known = experiment.task.known_circuit(model)
     about |= {"reference": known.reference if known else None, "shape": _shape(model)}
-    cells = _Cells(folder, reproduction, subject, experiment.fingerprint)
+    parts = _PartFiles(folder, reproduction, subject, experiment.fingerprint)
     done: dict[str, Any] = {}
-    for name, part in PARTS.items():
-        finished = cells.read(name)
+    for name, part in REPRODUCED.items():
+        finished = parts.read(name)
         if finished is None:
             say(f"{subject.task} on {subject.model}: {name}")
             try:
@@ -119,7 +119,7 @@ def _subject(
             except UnweaveError as error:
                 say(f"{subject.task} on {subject.model}: {error}")
                 return {**about, "error": str(error), "parts": done}
-            cells.write(name, finished)
+            parts.write(name, finished)
         done[name] = plain(finished)
     return {**about, "parts": done}
 
@@ -142,7 +142,7 @@ def _loaded(name: str, load: Callable[[str], Model]) -> Model | UnweaveError:
 
 
 @dataclass(frozen=True)
-class _Cells:
+class _PartFiles:
     """The finished parts of one subject.
 
     Args:

@@ -30,7 +30,7 @@ def network() -> Network:
     at_end[END], is_bos[0], is_name[1 : len(NAMES) + 1] = 1.0, 1.0, 1.0
 
     def beside(*parts: torch.Tensor | int) -> torch.Tensor:
-        """Maps side by side in the head's dimensions; a number leaves so many empty."""
+        """Maps side by side in the head's dimensions; a number leaves this many empty."""
         rows = next(len(part) for part in parts if isinstance(part, torch.Tensor))
         return torch.cat([torch.zeros(rows, p) if isinstance(p, int) else p for p in parts], 1)
 

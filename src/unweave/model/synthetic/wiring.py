@@ -92,12 +92,12 @@ def one_hot_embedding(
 ) -> tuple[Float[Tensor, "vocab d_model"], Float[Tensor, "position d_model"]]:
     """Tokens and positions as unit vectors."""
     vocab, positions = spaces.widths["token"], spaces.widths["position"]
-    tokens, places = torch.zeros(vocab, spaces.width), torch.zeros(positions, spaces.width)
+    tokens, positional = torch.zeros(vocab, spaces.width), torch.zeros(positions, spaces.width)
     tokens[:, spaces.at("token")] = torch.eye(vocab)
-    places[:, spaces.at("position")] = torch.eye(positions)
+    positional[:, spaces.at("position")] = torch.eye(positions)
     if "one" in spaces.widths:
         tokens[:, spaces.at("one")] = 1.0
-    return tokens, places
+    return tokens, positional
 
 
 def reading_head(

@@ -29,7 +29,7 @@ const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const asList = (x) => (Array.isArray(x) ? x : []);
 const asMap = (x) => (x && typeof x === "object" && !Array.isArray(x) ? x : {});
 
-/** A number in few digits; a dash for what is no number. */
+/** A number in few digits; a dash for what is not a number. */
 function num(x, digits = 3) {
   if (!isNumber(x)) return "–";
   if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e5)) return x.toExponential(1).replaceAll("-", "−");

@@ -82,7 +82,7 @@ function rocPanel(host, run) {
     chart(box, {
       title: "ROC", aspect: 0.8, x: {label: "false positive rate", range: [0, 1]}, y: {label: "true positive rate", range: [0, 1]},
       lines: [...known.map(([name, r]) => ({name, x: path(r).map((p) => p[0]), y: path(r).map((p) => p[1])})),
-        {name: "chance", x: [0, 1], y: [0, 1], dash: true}],
+        {name: "random order", x: [0, 1], y: [0, 1], dash: true}],
     });
   }
   if (others.length) {
