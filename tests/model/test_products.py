@@ -9,6 +9,14 @@ from unweave.model import products
 from unweave.model.products import linear
 
 
+@pytest.fixture(autouse=True, params=[True, False], ids=["oneDNN", "MKL"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both kernels, whichever this processor would take."""
+    if request.param and not torch.backends.mkldnn.is_available():
+        pytest.skip("this build of torch has no oneDNN")
+    monkeypatch.setattr(products, "_ONEDNN", request.param)
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("lead", [(), (3,), (2, 0), (2, 3, 4)])
 def test_value_and_derivative_are_those_of_float64(lead, bias):

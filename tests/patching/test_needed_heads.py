@@ -154,6 +154,13 @@ def test_gradients_of_kept_nodes(family, variant, where, monkeypatch):
         assert_close(own[1:], _effects(problem, circuit, problem.nodes)[1][index])
 
 
+def test_effects_of_no_nodes_are_none():
+    problem = tiny_problem("gpt2")
+    value, adds = _effects(problem, problem.nodes, ())
+    assert_close(value, metric(problem, [problem.nodes])[0])
+    assert adds.shape == (0, len(problem.batch))
+
+
 def _effects(problem: Problem, circuit: Sequence[Site], nodes: Sequence[Site]):
     return estimated_effects(problem, tuple(circuit), nodes)
 

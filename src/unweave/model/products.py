@@ -1,9 +1,10 @@
 """`x Wᵀ + b`, by the fastest kernel that this machine has for it.
 
-torch multiplies float32 matrices on a CPU with MKL, which leaves AVX-512 unused on processors of
-other makers than Intel. oneDNN, which torch brings along too, does not: 2.5 times as fast on an AMD
-EPYC (`benchmarks/products.py`), in the same precision. With AVX2 alone MKL is the faster one: on an
-EPYC of an earlier generation 1.1 times in a forward pass, 1.3 times in a backward pass.
+torch multiplies float32 matrices on a CPU with MKL. oneDNN, which torch brings along too, was 2.5
+times as fast on one AMD EPYC (`benchmarks/products.py`), in the same precision; on another, with
+AVX2 but no AVX-512, MKL was the faster one, by 1.2 in a forward and 1.3 in a gradient pass (one
+thread). So oneDNN is taken where there is AVX-512; that this is what sets the two apart is a guess,
+since the first one's instruction set was not noted.
 """
 
 import torch

@@ -139,6 +139,9 @@ def estimated_effects(
     problem: Problem, circuit: tuple[Site, ...], nodes: Sequence[Site]
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "node batch"]]:
     """The circuit's metric, and to first order what each of some nodes adds, or would add."""
+    if not nodes:
+        metric = problem.metric([circuit])
+        return metric[0], metric[:0]
     found = problem.by_prompts(1 + len(nodes), lambda part: _effects(part, circuit, nodes))
     return found[0], found[1:]
 
