@@ -24,9 +24,10 @@ BROWSER     := $(shell command -v chromium || command -v chromium-browser)
 demo: $(INSTALLED)
 	$(BIN)/unweave discover ioi
 
-# One thread a worker, unless you say otherwise: more than one would fight over the cores. Nothing
-# is fetched from the hub. A worker that has nothing left takes over tests of another.
-SUITE = OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) HF_HUB_OFFLINE=1 \
+# One thread a worker, unless you say otherwise: more than one would fight over the cores, and then
+# threads that wait sleep. Nothing is fetched from the hub. A worker that has nothing left takes
+# over tests of another.
+SUITE = OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) OMP_WAIT_POLICY=passive HF_HUB_OFFLINE=1 \
 	$(1)/pytest -n $(WORKERS) --dist worksteal
 
 test: lint docs browser $(TEST_MODELS)
