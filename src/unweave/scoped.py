@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-T = TypeVar("T")
+Value = TypeVar("Value")
 
 
 @contextmanager
-def scoped(variable: ContextVar[T], value: T) -> Iterator[T]:
+def scoped(variable: ContextVar[Value], value: Value) -> Iterator[Value]:
     """Within this block the variable has this value; after it, the one that it had before."""
     token = variable.set(value)
     try:

@@ -129,8 +129,12 @@ def test_held_out_prompts_of_seen_and_of_new_templates(wired: Model, tmp_path: P
     curve = dict(zip(*(run.record["curve"][key] for key in ("sizes", "faithfulness")), strict=True))
     assert curve[circuit.size] == pytest.approx(circuit.faithfulness, abs=1e-6)
     assert run.record["verdict"]["minimality"]["prompts"] == len(experiment.check.batch)
-    evaluated = evaluate_run(run, lambda how: wired, n=10, parts=["roc"])
-    assert evaluated["templates"] == {}, "the file's task has no templates of its own"
+    # By its name the task is another one, whose prompts have no templates.
+    with pytest.raises(UnweaveError, match=r"the prompts of .* changed since the run was made"):
+        evaluate_run(run, lambda how: wired, n=10, parts=["roc"])
+    discover(wired, TASK, how, tmp_path / "named")
+    evaluated = evaluate_run(read_run(tmp_path / "named"), lambda how: wired, n=10, parts=["roc"])
+    assert evaluated["templates"] == {}
 
 
 def test_the_run_folder_tells_everything(wired: Model, tmp_path: Path) -> None:

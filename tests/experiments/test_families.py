@@ -24,7 +24,7 @@ from unweave.scores.problem import Problem
 from unweave.scores.score import scores
 from unweave.search.search import searches
 
-MASKED = [("bert", "masked lm"), ("distilbert", "masked lm"), ("electra", "generator")]
+MASKED = [("bert", "masked lm"), ("distilbert", "masked lm"), ("electra", "masked lm")]
 TRANSLATORS = [("t5", None), ("marian", None), ("bart", None)]
 CASES = MASKED + TRANSLATORS
 SPECIAL = ["<pad>", "</s>", "<unk>", "<mask>"]

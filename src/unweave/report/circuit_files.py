@@ -160,8 +160,8 @@ def _edges_to_eap_ig(
     nodes = {}
     for name in graph.nodes:
         score = scores.get(name)
-        own = {} if score is None or not math.isfinite(score) else {"score": score}
-        nodes[name] = {"in_graph": name in ends, **own}
+        scored = {} if score is None or not math.isfinite(score) else {"score": score}
+        nodes[name] = {"in_graph": name in ends, **scored}
     edges = {}
     for name in graph.edges:
         score = values.get(name, 0.0)

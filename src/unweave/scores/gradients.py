@@ -162,6 +162,8 @@ def run_from(
 
 def gradients_at(metric: Float[Tensor, " batch"], taps: dict) -> dict:
     """∂Σmetric at every tapped tensor, 0 where the metric does not depend on it."""
+    if not metric.requires_grad:  # it depends on none of them
+        return {key: torch.zeros_like(tap) for key, tap in taps.items()}
     found = torch.autograd.grad(metric.sum(), list(taps.values()), allow_unused=True)
     return {
         key: torch.zeros_like(taps[key]) if gradient is None else gradient
