@@ -32,8 +32,8 @@ from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.problem import Problem, Runs
 from unweave.scores.score import edge_scores
 from unweave.search.search import (
+    Among,
     Finding,
-    Names,
     Round,
     SavedState,
     Search,
@@ -165,12 +165,7 @@ def _without(nodes: Sequence[Site], gone: set[Site]) -> tuple[Site, ...]:
 
 
 def find_edges(
-    problem: EdgeProblem,
-    scores: EdgeScores,
-    nodes: Names,
-    others: Names,
-    options: Options,
-    checkpoint: SavedState,
+    problem: EdgeProblem, scores: EdgeScores, nodes: Among, options: Options, checkpoint: SavedState
 ) -> Finding:
     """All edges, from the logits back; neither scores nor nodes matter to this search."""
     rated = prune_edges(problem, options)

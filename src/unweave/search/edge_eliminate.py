@@ -24,7 +24,7 @@ from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.edge_descent import SETTINGS, EdgeDescent, EdgeState
 from unweave.search.loss import Loss
 from unweave.search.prompts import SearchPrompts
-from unweave.search.search import Finding, Names, SavedState, measured_round, step_from_dict
+from unweave.search.search import Among, Finding, SavedState, measured_round, step_from_dict
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,20 +51,14 @@ class _Run:
 
 
 def find_edges(
-    problem: EdgeProblem,
-    scores: EdgeScores,
-    nodes: Names,
-    others: Names,
-    options: Options,
-    checkpoint: SavedState,
+    problem: EdgeProblem, scores: EdgeScores, nodes: Among, options: Options, checkpoint: SavedState
 ) -> Finding:
     """Finds a circuit of edges among some nodes.
 
     Args:
-        nodes: Names of the nodes of a circuit.
-        others: All nodes, the most important first; none where their order is not known.
+        nodes: Of a circuit, and in what order all of them matter.
     """
-    joined = problem.graph.among(nodes)
+    joined = problem.graph.among(nodes.names)
     state = _read(checkpoint) or EdgeState(list(joined))
     state.prompts = state.prompts or min(options["start"], len(problem.batch))
     prompts = SearchPrompts(problem, options["most_prompts"])
@@ -77,7 +71,7 @@ def find_edges(
             _phase(run, joined)
             run.save()
     if not state.ranking:
-        state.ranking = _ranking(run.problem, scores, state.circuit, nodes, others)
+        state.ranking = _ranking(run.problem, scores, state.circuit, nodes)
         run.save()
     return _finding(run.problem, scores, joined, state)
 
@@ -142,15 +136,15 @@ def _faithful(run: _Run, joined: Sequence[str]) -> list[str]:
 
 
 def _ranking(
-    problem: EdgeProblem, scores: EdgeScores, circuit: list[str], nodes: Names, others: Names
+    problem: EdgeProblem, scores: EdgeScores, circuit: list[str], nodes: Among
 ) -> list[str]:
     """Every edge: the circuit's by what they do to it, then those among the nodes, then with each
     other node those between it and the nodes before; within these, and at last, by score."""
     sizes = problem.effects(circuit, circuit).abs().mean(0).argsort(descending=True, stable=True)
     own = set(circuit)
-    turn = dict.fromkeys(("input", "logits", *nodes), 0)
-    turn |= {node: i for i, node in enumerate(others, 1) if node not in turn}
-    last = len(others) + 1
+    turn = dict.fromkeys(("input", "logits", *nodes.names), 0)
+    turn |= {node: i for i, node in enumerate(nodes.ranking, 1) if node not in turn}
+    last = len(nodes.ranking) + 1
 
     def joins(edge: str) -> int:
         source, target, _ = edge_ends(edge)

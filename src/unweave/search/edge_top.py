@@ -10,20 +10,15 @@ from collections.abc import Callable
 from unweave.circuits import EdgeScores
 from unweave.options import Options
 from unweave.scores.edge_problem import EdgeProblem
-from unweave.search.search import Finding, Names, SavedState, measured_round
+from unweave.search.search import Among, Finding, SavedState, measured_round
 from unweave.search.settings import SEARCH
 
 
 def find_edges(
-    problem: EdgeProblem,
-    scores: EdgeScores,
-    nodes: Names,
-    others: Names,
-    options: Options,
-    checkpoint: SavedState,
+    problem: EdgeProblem, scores: EdgeScores, nodes: Among, options: Options, checkpoint: SavedState
 ) -> Finding:
     """Tries the prefixes of the ranking."""
-    allowed = set(problem.graph.among(nodes)) if nodes else set(problem.nodes)
+    allowed = set(problem.graph.among(nodes.names) if nodes.names else problem.nodes)
     ranking = [edge for edge in scores.ranking() if edge in allowed]
     seen: dict[int, float] = {}
 

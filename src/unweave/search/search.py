@@ -145,11 +145,21 @@ def read_state(kind: type[S], checkpoint: SavedState) -> S:
     return kind(**{**record, "rounds": rounds, "steps": steps})
 
 
-Names = Sequence[str]
+@dataclass(frozen=True)
+class Among:
+    """What the same search found among nodes, for a search among edges.
+
+    Args:
+        names: Nodes that edges may lead between; none for all edges.
+        ranking: All nodes, the most important first; none where their order is not known.
+    """
+
+    names: Sequence[str] = ()
+    ranking: Sequence[str] = ()
+
+
 Find = Callable[[Problem, Scores, Options, SavedState], Finding]
-# Edges among the nodes, by name, that the same search found; all edges where none are given. The
-# other nodes come in the order in which that search ranks them.
-FindEdges = Callable[[EdgeProblem, EdgeScores, Names, Names, Options, SavedState], Finding]
+FindEdges = Callable[[EdgeProblem, EdgeScores, Among, Options, SavedState], Finding]
 
 
 @dataclass(frozen=True)
@@ -210,7 +220,7 @@ class Search:
             raise UnweaveError(f"search {self.name} finds nodes, not edges: {able} can")
         given = self.filled(options or {})
         kept = checkpoint or NoCheckpoint()
-        return self.edges(problem, scores, nodes, others, given, kept)
+        return self.edges(problem, scores, Among(nodes, others), given, kept)
 
     def filled(self, options: Options) -> Options:
         """All options, the given ones in place of their defaults, each checked."""
