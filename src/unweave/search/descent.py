@@ -93,14 +93,9 @@ class Descent:
         some = slice(0, SETTINGS.proposing)
         return self.problem.select(some), self.loss.select(some)
 
-    def _step(
-        self,
-        nodes: tuple[Site, ...],
-        removed: tuple[Site, ...],
-        metric: Float[Tensor, "1 batch"] | None = None,
-    ) -> Step:
+    def _step(self, nodes: tuple[Site, ...], removed: tuple[Site, ...]) -> Step:
         left = tuple(node for node in nodes if node not in set(removed))
-        metric = self.problem.metric([left]) if metric is None else metric
+        metric = self.problem.metric([left])
         loss, faithfulness = float(self.loss(metric)[0]), float(self.loss.faithfulness(metric)[0])
         return Step(len(left), loss, faithfulness, tuple(map(str, removed)), len(metric[0]))
 
