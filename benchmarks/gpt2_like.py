@@ -175,7 +175,7 @@ def main() -> None:
     train(rows, network, options)
     model = load(str(options.out))
     for name in options.tasks:
-        batch = tasks[name].batch(model, 64, 1, "evaluate", only_correct=False)
+        batch = tasks[name].batch(model, 64, seed=1, part="evaluate", only_correct=False)
         print(f"{name}: {task_accuracy(model, batch).correct:.0%} right of 64 held-out prompts")
 
 

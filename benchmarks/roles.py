@@ -53,7 +53,7 @@ def problem_of(
     task: Task, model: Model, prompts: int, ablation: str, seed: int, mlps: bool, part: str
 ) -> Problem:
     """Held-out prompts, with an ablation for every node and for their inputs."""
-    batch = task.batch(model, prompts, seed, part)
+    batch = task.batch(model, prompts, seed=seed, part=part)
     nodes = model.heads() + (model.mlps() if mlps else [])
     nodes.sort(key=lambda site: site.point.depth)
     points = needed_points(model, nodes)

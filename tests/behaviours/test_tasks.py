@@ -102,19 +102,19 @@ def test_the_right_letter_names_what_was_said(tokenized):
 
 @pytest.mark.parametrize("name", [name for name in LANGUAGE if name not in FAILED])
 def test_default_model_does_the_task(smollm2, name):
-    batch = tasks[name].batch(smollm2, 32, 7, "evaluate", only_correct=False)
+    batch = tasks[name].batch(smollm2, 32, seed=7, part="evaluate", only_correct=False)
     metric, correct = task_accuracy(smollm2, batch)
     assert metric >= FLOORS[name][0]
     assert correct >= FLOORS[name][1]
 
 
 def test_prompts_are_the_same_in_another_process(tokenized):
-    batch = tasks["ioi"].batch(tokenized["two-digit BPE"], 5, 3)
+    batch = tasks["ioi"].batch(tokenized["two-digit BPE"], 5, seed=3)
     code = """
 from tiny_tokenizers import byte_level_bpe, tiny
 from unweave.behaviours.task import tasks
 model = tiny("bpe", byte_level_bpe(digits=2), bos=False)
-batch = tasks["ioi"].batch(model, 5, 3)
+batch = tasks["ioi"].batch(model, 5, seed=3)
 print(*batch.texts, batch.groups.tolist(), sep="\\n")
 """
     done = subprocess.run(

@@ -191,7 +191,7 @@ def test_a_path_into_the_last_layer_equals_the_removal_of_its_edge():
 
 def wired(name: str, ablation: str = "mean", prompts: int = 16) -> Problem:
     model, task = load(name), find_task(name)
-    batch = task.batch(model, prompts, 0, "evaluate")
+    batch = task.batch(model, prompts, part="evaluate")
     built = task_ablation(task, model, batch, ablation, graph_points(model))
     return Problem(model, batch, tuple(model.heads()), built)
 

@@ -15,7 +15,7 @@ from unweave.scores.problem import Problem
 def synthetic(name: str, ablation: str = "mean", prompts: int = 24, seed: int = 0) -> Problem:
     """A synthetic model on its task, every head and MLP a node."""
     model, task = load(name), find_task(name)
-    batch = task.batch(model, prompts, seed)
+    batch = task.batch(model, prompts, seed=seed)
     nodes = tuple(sorted(model.heads() + model.mlps(), key=lambda site: site.point.depth))
     points = needed_points(model, nodes)
     return Problem(model, batch, nodes, task_ablation(task, model, batch, ablation, points))

@@ -80,8 +80,10 @@ def heads(text: str) -> tuple[Site, ...]:
 
 
 class Choice(TypedDict, total=False):
-    """Which prompts of a part are drawn; see `Task.prompts`."""
+    """Which prompts are drawn; see `Task.prompts`."""
 
+    seed: int
+    part: Part
     per_group: int | None
     only_correct: bool | None
     templates: Templates | None
@@ -130,16 +132,9 @@ class Task:
         """The default model: a task that is for one model has its name."""
         return self.model or (self.name if self.name in self.known else DEFAULT)
 
-    def batch(
-        self,
-        model: Model,
-        n: int | None = None,
-        seed: int = 0,
-        part: Part = "discover",
-        **options: Unpack[Choice],
-    ) -> Batch:
+    def batch(self, model: Model, n: int | None = None, **choice: Unpack[Choice]) -> Batch:
         """Prompts of one part as tensors for a model; see `prompts`."""
-        return self.encode(model, self.prompts(model, n, seed, part, **options))
+        return self.encode(model, self.prompts(model, n, **choice))
 
     def prompts(
         self,

@@ -74,7 +74,7 @@ Truncate = Annotated[
 
 
 @commands.register("attribute")
-@given.takes("device", "precision", "memory", "as_json")
+@given.takes(*given.LOADING)
 def attribute(
     text: Text = None,
     file: File = None,

@@ -10,7 +10,6 @@ import typer
 from unweave.cli import commands
 from unweave.cli import experiment_options as given
 
-RunFolder = Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")]
 HeldOut = Annotated[
     int | None,
     typer.Option("-n", "--n-evaluate", min=2, help="Held-out prompts; by default the task's."),
@@ -21,7 +20,6 @@ Parts = Annotated[
         help="curve,roc,random_circuits,completeness,minimality,stability: all unless given."
     ),
 ]
-Draws = Annotated[int, typer.Option(min=1, max=given.MOST, help="Random circuits of each size.")]
 Repeat = Annotated[
     int,
     typer.Option(
@@ -31,19 +29,18 @@ Repeat = Annotated[
     ),
 ]
 
+Draws = Annotated[int, typer.Option(min=1, max=given.MOST, help="Random circuits of each size.")]
+
 
 @commands.register("evaluate")
+@given.takes(*given.LOADING, "quiet")
 def evaluate(
-    run: RunFolder,
+    run: given.FoundRun,
     n: HeldOut = None,
     parts: Parts = "",
     draws: Draws = 10,
     repeat: Repeat = 0,
-    device: given.Device = "cpu",
-    precision: given.Precision = None,
-    memory: given.Memory = None,
-    quiet: given.Quiet = False,
-    as_json: given.AsJson = False,
+    **shared: Any,
 ) -> None:
     """Evaluate a found circuit on held-out prompts and write evaluation.json beside it.
 
@@ -61,7 +58,8 @@ def evaluate(
     from unweave.progress import silent
     from unweave.report.html import write_report
 
-    found, quiet = read_run(run), quiet or as_json
+    found, as_json = read_run(run), shared["as_json"]
+    quiet = shared["quiet"] or as_json
 
     def say(line: str) -> None:
         if not quiet:
@@ -71,7 +69,7 @@ def evaluate(
         with silent() if quiet else nullcontext():
             record = evaluate_run(
                 found,
-                lambda how: load(how.model, device=device, bos=how.bos),
+                lambda how: load(how.model, device=shared["device"], bos=how.bos),
                 n=n,
                 parts=tuple(part.strip() for part in parts.split(",") if part.strip())
                 or EVALUATION_PARTS,

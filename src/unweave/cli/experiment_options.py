@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., None])
 
+FoundRun = Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")]
 Model = Annotated[
     str | None,
     typer.Option(
@@ -159,15 +160,15 @@ OnlyCorrect = Annotated[
         show_default=False,
     ),
 ]
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Estimate forward passes, time and memory; run nothing else."),
-]
 RolesFile = Annotated[
     Path | None,
     typer.Option(
         "--roles", help="A TOML file of roles to add to those of unweave.", show_default=False
     ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Estimate forward passes, time and memory; run nothing else."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -197,6 +198,7 @@ _TAKEN: Mapping[str, tuple[Any, Any]] = {
 }
 EXPERIMENT = ("option", *_SPECIFIED, "ablation", "device", "as_json")
 RUNNING = ("precision", "memory", "quiet")
+LOADING = ("device", "precision", "memory", "as_json")
 
 
 def takes(*names: str) -> Callable[[F], F]:

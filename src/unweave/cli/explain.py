@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,15 +16,12 @@ if TYPE_CHECKING:
 
 Budget = Annotated[
     float,
-    typer.Option(
-        min=8,
-        callback=given.not_nan,
-        help="Forward passes of these prompts that may be spent.",
-    ),
+    typer.Option(min=8, callback=given.not_nan, help="Most forward passes of these prompts."),
 ]
 
 
 @commands.register("explain")
+@given.takes(*given.LOADING, "quiet")
 def explain(
     run: Annotated[
         Path | None, typer.Argument(help="A folder that unweave discover wrote.")
@@ -33,14 +30,10 @@ def explain(
     roles: given.RolesFile = None,
     prompts: Annotated[int, typer.Option("-n", "--prompts", min=2, help="Held-out prompts.")] = 32,
     budget: Budget = 20.0,
-    device: given.Device = "cpu",
-    precision: given.Precision = None,
-    memory: given.Memory = None,
     measures: Annotated[
         bool, typer.Option("--measures", help="List what a role may require, and stop.")
     ] = False,
-    quiet: given.Quiet = False,
-    as_json: given.AsJson = False,
+    **shared: Any,
 ) -> None:
     """Explain what each node of a circuit does, and keep it in the run.
 
@@ -68,7 +61,8 @@ def explain(
     known, names = read_roles(roles), (found := read_run(run)).circuit.nodes
     if node is not None and node not in names:
         raise UnweaveError(f"{node} is not in the circuit: it has {', '.join(names)}")
-    with silent() if quiet or as_json else nullcontext():
+    device, as_json = shared["device"], shared["as_json"]
+    with silent() if shared["quiet"] or as_json else nullcontext():
         explained = explain_run(
             found, lambda how: load(how.model, device=device, bos=how.bos), prompts, known, budget
         )

@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from unweave.cli import commands
+from unweave.cli import experiment_options as given
 from unweave.errors import UnweaveError
 
 
 @commands.register("export")
 def export(
-    run: Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")],
+    run: given.FoundRun,
     form: Annotated[
         str,
         typer.Option("--format", "-f", help="eap-ig (also for MIB), neuronpedia, csv or edges."),

@@ -31,7 +31,7 @@ Seeds = Annotated[str, typer.Option(help="Numbers, comma-separated.")]
 
 
 @app.command("run")
-@given.takes("prompts", "held_out", "device", "bos", *given.RUNNING, "as_json")
+@given.takes("prompts", "held_out", "bos", *given.LOADING, "quiet")
 def run(
     tasks: Annotated[list[str], typer.Argument(help="Names of tasks, or .jsonl and .csv files.")],
     methods: Methods = "",

@@ -12,8 +12,9 @@ from unweave.cli import experiment_options as given
 
 
 @commands.register("paths")
+@given.takes(*given.LOADING, "quiet")
 def paths(
-    run: Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")],
+    run: given.FoundRun,
     prompts: Annotated[int, typer.Option("-n", "--prompts", min=2, help="Held-out prompts.")] = 16,
     count: Annotated[int, typer.Option(min=1, max=given.MOST, help="How many paths to list.")] = 20,
     expansions: Annotated[
@@ -24,11 +25,7 @@ def paths(
             help="How many partial paths to follow, the strongest first.",
         ),
     ] = 64,
-    device: given.Device = "cpu",
-    precision: given.Precision = None,
-    memory: given.Memory = None,
-    quiet: given.Quiet = False,
-    as_json: given.AsJson = False,
+    **shared: Any,
 ) -> None:
     """Find the strongest paths from tokens to the logits and write paths.json beside the run.
 
@@ -44,11 +41,11 @@ def paths(
     from unweave.progress import silent
     from unweave.report.html import write_report
 
-    found = read_run(run)
-    with silent() if quiet or as_json else nullcontext():
+    found, as_json = read_run(run), shared["as_json"]
+    with silent() if shared["quiet"] or as_json else nullcontext():
         record = paths_of_run(
             found,
-            lambda how: load(how.model, device=device, bos=how.bos),
+            lambda how: load(how.model, device=shared["device"], bos=how.bos),
             prompts,
             count,
             expansions,

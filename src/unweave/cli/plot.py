@@ -12,7 +12,7 @@ from unweave.errors import UnweaveError
 
 @commands.register("plot")
 def plot(
-    run: Annotated[Path, typer.Argument(help="A folder that unweave discover wrote.")],
+    run: given.FoundRun,
     figure: Annotated[
         str,
         typer.Option(

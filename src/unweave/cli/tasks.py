@@ -90,16 +90,13 @@ def _about(task: "Task") -> dict[str, Any]:
 
 
 @app.command()
+@given.takes("first_token", *given.LOADING)
 def show(
     task: Name,
     model: ShownModel = None,
     n: Shown = None,
     seed: Seed = 0,
-    first_token: given.FirstToken = False,
-    device: given.Device = "cpu",
-    precision: given.Precision = None,
-    memory: given.Memory = None,
-    as_json: given.AsJson = False,
+    **shared: Any,
 ) -> None:
     """Print prompts with their labelled tokens, the metric, and how a model does."""
     from rich.console import Console
@@ -110,12 +107,12 @@ def show(
     from unweave.behaviours.task import check_count
     from unweave.model.loading import load
 
-    found, shown = find_task(task, first_token), 3 if n is None else n
+    found, shown = find_task(task, shared["first_token"]), 3 if n is None else n
     check_count(shown)
     console = Console(stderr=True)
     name = model or found.own_model
     with console.status(f"loading {escape(name)}"):
-        loaded = load(name, device=device)
+        loaded = load(name, device=shared["device"])
     if n is not None:
         found.require(loaded, n, "evaluate")
     drawn = found.prompts(loaded, max(shown, MEASURED), seed, "evaluate", only_correct=False)
@@ -131,7 +128,7 @@ def show(
         "measured": {"prompts": len(batch), **accuracy._asdict()},
         "prompts": examples,
     }
-    if as_json:
+    if shared["as_json"]:
         typer.echo(json.dumps(about, indent=2))
     else:
         _print(about, loaded)
@@ -196,16 +193,12 @@ def _labelled(example: dict[str, Any]) -> "Text":
 
 
 @app.command()
+@given.takes("first_token", "only_correct", *given.LOADING)
 def validate(
     file: File,
     model: CheckedModel = None,
     file_only: FileOnly = False,
-    first_token: given.FirstToken = False,
-    only_correct: given.OnlyCorrect = None,
-    device: given.Device = "cpu",
-    precision: given.Precision = None,
-    memory: given.Memory = None,
-    as_json: given.AsJson = False,
+    **shared: Any,
 ) -> None:
     """Check a task file as discover will: lines, parts, accuracy; exits with 1 for a problem."""
     from rich.console import Console
@@ -227,9 +220,9 @@ def validate(
     loaded, name = None, model or DEFAULT
     if not file_only:
         with Console(stderr=True).status(f"loading {escape(name)}"):
-            loaded = load(name, device=device)
-    found = check(file, loaded, first_token, bool(only_correct))
-    if as_json:
+            loaded = load(name, device=shared["device"])
+    found = check(file, loaded, shared["first_token"], bool(shared["only_correct"]))
+    if shared["as_json"]:
         typer.echo(json.dumps(found.to_json(), indent=2))
     else:
         for line in _findings(file, found):

@@ -17,6 +17,7 @@ from unweave.decomposition.rules import AttentionTotals, clamp
 from unweave.decomposition.ruleset import RuleSet
 from unweave.decomposition.split import Split
 from unweave.model.algebra import (
+    AllHeads,
     Plain,
     RotaryTable,
     Scoring,
@@ -25,8 +26,8 @@ from unweave.model.algebra import (
     pattern_of,
     rotate_pairs,
 )
-from unweave.model.weights import Activation, Attention, Linear, Norm
-from unweave.sites import Point, StackName
+from unweave.model.weights import Activation, Linear, Norm
+from unweave.sites import Point
 
 Positions = Int[Tensor, "batch n"]
 Visit = Callable[[Split, Point, "Positions | None"], Split]
@@ -97,7 +98,7 @@ class Record(Plain):
 
 
 @dataclass(eq=False)
-class Decompose:
+class Decompose(AllHeads[Split]):
     """Relevant parts of one chunk of sources through one stage.
 
     Args:
@@ -219,14 +220,6 @@ class Decompose:
         rel = gather_positions(x.rel, index.clamp(min=0), 1)
         before = (index < 0).reshape(*index.shape, *(1,) * (rel.ndim - 3))
         return Split(rel.masked_fill(before, 0.0), out)
-
-    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> None:
-        return None
-
-    def complete(
-        self, z: Split | None, heads: tuple[int, ...], w: Attention, x: Split, point: Point
-    ) -> Split:
-        raise NotImplementedError  # every head is computed
 
     def at(self, x: Split, point: Point) -> Split:
         return self.visit(x, point, self.left)

@@ -55,7 +55,7 @@ class EdgeExperiment:
     def problem(self, part: Part, n: int | None = None) -> EdgeProblem:
         """Prompts of a part."""
         experiment, how = self.experiment, self.experiment.specification
-        return self._problem(experiment.task.batch(experiment.model, n, how.seed, part))
+        return self._problem(experiment.task.batch(experiment.model, n, seed=how.seed, part=part))
 
     def under(self, problem: EdgeProblem, ablation: str) -> EdgeProblem | None:
         """The same prompts under another ablation; None where it cannot be built for them."""

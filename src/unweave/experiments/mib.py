@@ -76,7 +76,7 @@ def mib_problem(
 ) -> Problem:
     """Prompts of a task with all of MIB's nodes under counterfactual patching."""
     nodes = mib_nodes(model)
-    batch = task.batch(model, n, seed, part)
+    batch = task.batch(model, n, seed=seed, part=part)
     points = {node.point for node in nodes}
     ablation = prepared(task, model, "counterfactual", points, seed)(batch)
     return Problem(model, batch, nodes, ablation)

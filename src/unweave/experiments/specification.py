@@ -243,7 +243,7 @@ class Experiment:
             more: Points beside the nodes' at which the ablation has to be known.
         """
         how = self.specification
-        batch = self.task.batch(self.model, n, how.seed, part)
+        batch = self.task.batch(self.model, n, seed=how.seed, part=part)
         points = self._points | set(more)
         if points <= self._recorded(how.ablation):
             return self._problem(batch, how.ablation, points)
@@ -267,7 +267,7 @@ class Experiment:
         """The prompts to search on, without an ablation."""
         how = self.specification
         n = how.prompts or max(SEARCH_PROMPTS, self.task.n_discover)
-        return self.task.batch(self.model, n, how.seed, "discover")
+        return self.task.batch(self.model, n, seed=how.seed)
 
     @cached_property
     def _ablations(self) -> dict[str, Apply]:

@@ -6,7 +6,7 @@ other algebras carry a relevant part along, or replace activations at named poin
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -196,7 +196,17 @@ def pattern_of(
     return masked_scores(scores, scoring).softmax(-1)
 
 
-class Plain:
+class AllHeads(Generic[V]):
+    """What an algebra that computes every head of an attention has in common."""
+
+    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
+        return None
+
+    def complete(self, z: V | None, heads: tuple[int, ...], w: Attention, x: V, point: Point) -> V:
+        raise NotImplementedError  # nothing is missing
+
+
+class Plain(AllHeads[Tensor]):
     """Ordinary tensors: `run(network, inputs, Plain())` is the model's forward pass."""
 
     def constant(self, x: Tensor) -> Tensor:
@@ -250,14 +260,6 @@ class Plain:
 
     def cut(self, x: Tensor) -> Tensor:
         return x
-
-    def needed_heads(self, w: Attention, layer: int, stack: StackName) -> tuple[int, ...] | None:
-        return None
-
-    def complete(
-        self, z: Tensor | None, heads: tuple[int, ...], w: Attention, x: Tensor, point: Point
-    ) -> Tensor:
-        raise NotImplementedError  # every head is computed
 
     def at(self, x: Tensor, point: Point) -> Tensor:
         return x

@@ -15,7 +15,7 @@ from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.forecast import Forecast
 from unweave.search.loss import Loss
 from unweave.search.search import Step
-from unweave.search.settings import SEARCH
+from unweave.search.settings import ROUNDING, SEARCH
 
 SETTINGS = SEARCH.edges
 
@@ -82,7 +82,7 @@ class EdgeDescent:
             while state.share <= least and len(state.circuit) >= state.share:
                 gone = [state.circuit[i] for i in order[: len(state.circuit) // state.share]]
                 found = self._measure([_without(state.circuit, gone)])
-                allowed = SETTINGS.block_price * self.price * len(gone) + SETTINGS.rounding
+                allowed = SETTINGS.block_price * self.price * len(gone) + ROUNDING
                 if float(self.loss(found)[0]) <= self._present() + allowed:
                     state.share = max(SETTINGS.blocks[0], state.share // 2)
                     self._leave(gone, found[0])
@@ -113,7 +113,7 @@ class EdgeDescent:
         state.untried = state.untried[SETTINGS.tried :]
         part, loss = self.problem.select(few), self.loss.select(few)
         found = loss(part.metric([_without(circuit, [one]) for one in tried])).tolist()
-        mark = float(loss(self._metric()[None, few])[0]) + self.price + SETTINGS.rounding
+        mark = float(loss(self._metric()[None, few])[0]) + self.price + ROUNDING
         order = sorted(range(len(tried)), key=lambda i: found[i])
         cheap = [tried[i] for i in order if found[i] <= mark][: len(circuit) - 1]
         gone, metric = self._largest(cheap)
@@ -131,7 +131,7 @@ class EdgeDescent:
         count = len(cheap)
         while count:
             found = self._measure([_without(self.state.circuit, cheap[:count])])
-            allowed = self.price * count + SETTINGS.rounding
+            allowed = self.price * count + ROUNDING
             if float(self.loss(found)[0]) <= self._present() + allowed:
                 return cheap[:count], found[0]
             count //= 2
@@ -157,7 +157,7 @@ class EdgeDescent:
                 for value, one in zip(self.loss(found), tried, strict=True)
             ]
             best = min(range(len(tried)), key=lambda i: worth[i])
-            if worth[best] >= self._present() + self.price * len(own) - SETTINGS.rounding:
+            if worth[best] >= self._present() + self.price * len(own) - ROUNDING:
                 return
             state.circuit, state.metric = tried[best], found[best].tolist()
             state.passes += 1

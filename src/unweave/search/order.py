@@ -22,7 +22,7 @@ def nested_order(problem: Problem, circuit: Sequence[Site]) -> list[Site]:
     What to first order is missed least leaves, the more nodes at once the more there are; what is
     left is looked at again.
     """
-    problem = problem.select(slice(0, SETTINGS.prompts))
+    problem = problem.select(slice(0, SEARCH.descent.proposing))
     loss, left, gone = Loss.of(problem, SEARCH.descent.mean), list(circuit), list[Site]()
     while left:
         foreseen = forecast(problem, loss, left, left)
@@ -45,7 +45,7 @@ def measured_order(
         left: The nodes that left on the way down, the last one first.
         rest: The nodes that never joined.
     """
-    problem = problem.select(slice(0, SETTINGS.prompts))
+    problem = problem.select(slice(0, SEARCH.descent.proposing))
     loss, order, others = Loss.of(problem, SEARCH.descent.mean), list(left), list(rest)
     with progress("Ordering the other nodes", len(rest)) as advance:
         while others:
