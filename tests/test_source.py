@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import re
 import typing
 from collections import defaultdict
 from collections.abc import Iterator
@@ -33,6 +34,38 @@ def test_no_public_class_name_is_defined_twice():
     twice = {name: places for name, places in homes.items() if len(places) > 1}
     assert {name: twice[name] for name in twice if name not in TWICE} == {}
     assert sorted(TWICE.keys() - twice.keys()) == []  # an exception that is not needed any more
+
+
+# Names that need a dictionary.
+STRANGE = re.compile(
+    r"(^|_)(made|built|drives?|collect(ed|or)?|toggles?|exchanges?|chance|wish(es|ed)?|standard"
+    r"|judge|in_turn|told|sown)(_|$)",
+    re.IGNORECASE,
+)
+USUAL = {"standard_error"}  # the field's own word
+
+
+def names_of(tree: ast.Module) -> Iterator[str]:
+    """Everything that a module names: functions, classes, arguments, variables and fields."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def test_names_are_words_of_the_field():
+    found = {
+        f"{path}: {name}"
+        for path, tree in trees()
+        for name in (path.stem, *names_of(tree))
+        if STRANGE.search(name) and name not in USUAL
+    }
+    assert sorted(found) == []
+    for name in ("made", "_APART_made", "drive_engine", "Wishes", "in_turn"):
+        assert STRANGE.search(name)
 
 
 # Each file of these folders is one plug-in, or one command: its names are read with the file's.

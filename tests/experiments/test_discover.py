@@ -184,9 +184,12 @@ def test_one_seed_gives_identical_files(wired: Model, tmp_path: Path) -> None:
     ],
 )
 def test_options(wired: Model, changes: dict[str, Any], most: int) -> None:
-    circuit = discover(wired, TASK, specification(**changes))
+    how = specification(**changes)
+    circuit = discover(wired, TASK, how)
     assert 1 <= circuit.size <= most
     assert circuit.total == 12
+    held_out = Experiment.set_up(how, wired).held_out
+    assert circuit.faithfulness == pytest.approx(plain_faithfulness(held_out, circuit.nodes), 1e-4)
 
 
 def test_the_default_search_where_blocks_and_pools_act(wired: Model, tmp_path: Path) -> None:

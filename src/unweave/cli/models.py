@@ -13,14 +13,14 @@ def models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """List the supported architectures and the available models."""
-    found = _collect()
+    found = _available()
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
         _show(found)
 
 
-def _collect() -> dict[str, Any]:
+def _available() -> dict[str, Any]:
     from unweave.model import cache, sources
     from unweave.model.checkpoint import architectures
     from unweave.model.gguf_cache import is_cached

@@ -249,13 +249,13 @@ def _fingerprints(comparison: Comparison, model: Model) -> dict[str, dict[str, s
 
 
 def _table(
-    results: Results, made: Callable[[str, int], dict[str, dict[str, Any]]]
+    results: Results, results_of: Callable[[str, int], dict[str, dict[str, Any]]]
 ) -> dict[str, Any]:
     comparison = results.comparison
     rows, references = [], []
     for task in comparison.tasks:
         for seed in comparison.seeds:
-            found = made(task, seed)
+            found = results_of(task, seed)
             reference = found.pop(REFERENCE)
             references.append(reference)
             rows += [row(result, reference) for result in found.values()]

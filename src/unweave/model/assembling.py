@@ -58,7 +58,7 @@ def assemble(name: str, source: LoadedParts, options: LoadOptions) -> Model:
 
 
 def finish(name: str, network: Network, source: LoadedParts, options: LoadOptions) -> Model:
-    """A network with dtype, device, tokenizer and BOS as wished."""
+    """A network with dtype, device, tokenizer and BOS as the options say."""
     _keep_freed_memory()
     network = _stored(name, network, options)
     if options.tokenizer is None:
@@ -146,20 +146,20 @@ def _on_device(network: Network, device: torch.device | str) -> Network:
         raise unusable(device, error) from error
 
 
-def _prepends_bos(model: Model, adds_bos: bool | None, wish: bool | None) -> bool:
-    """The caller's wish; else what the file says, what the tokenizer does, what the family needs.
+def _prepends_bos(model: Model, adds_bos: bool | None, asked: bool | None) -> bool:
+    """As the caller asks; else as the file says, the tokenizer does or the family needs.
 
     An encoder's tokenizer adds its own special tokens, so that BOS is a matter of decoders.
     """
     tokenizer = model.tokenizer
     possible = model.family == "decoder" and getattr(tokenizer, "bos_token_id", None) is not None
-    if wish is not None:
-        if wish and not possible:
+    if asked is not None:
+        if asked and not possible:
             raise UnweaveError(
                 f"bos=True, but {model.name} is not a decoder with a BOS token in its tokenizer: "
                 "leave bos out"
             )
-        return wish
+        return asked
     if not possible or tokenizer is None:
         return False
     if adds_bos is None:

@@ -63,11 +63,11 @@ class Window:
     def twice(self, stored: Tensor) -> Tensor:
         """[W, W] as it is stored: the factor of an input that was cut into two halves."""
 
-        def made(x: Tensor) -> Tensor:
+        def doubled(x: Tensor) -> Tensor:
             matrix = x.flatten(0, -2)
             return torch.cat((matrix, matrix), -1)
 
-        return self._kept(stored, "twice", made)
+        return self._kept(stored, "twice", doubled)
 
     def _kept(self, stored: Tensor, form: str, make: Callable[[Tensor], Tensor]) -> Tensor:
         """A form of a matrix, kept while its layer is in use."""

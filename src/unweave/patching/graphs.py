@@ -129,10 +129,10 @@ def replayed(
         met.once.add(key)
         return _aside(run, flat)
     if key not in met.graphs:
-        made = _captured(run, flat, met.memory)
-        if made is None:
+        graph = _captured(run, flat, met.memory)
+        if graph is None:
             return run(flat)
-        met.graphs[key] = made
+        met.graphs[key] = graph
         while len(met.graphs) > _MOST:
             met.graphs.popitem(last=False)
     met.graphs.move_to_end(key)

@@ -88,7 +88,7 @@ def _subject(one: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any
         "about": f"{_shape(one)}{one['prompts']} prompts to search on, {one['held_out']} others "
         f"to measure on, seed {record['seed']}, mean ablation; {known}.",
         "error": one.get("error", ""),
-        "table_told": f"{table.get('metric', '')}, {table.get('prompts', 0)} held-out prompts",
+        "table_note": f"{table.get('metric', '')}, {table.get('prompts', 0)} held-out prompts",
         "printed": _PAPER_MODELS.get(one["task"]) if one.get("printed") else None,
         "rows": [
             _row(name, row, one.get("printed") or {}) for name, row in table.get("rows", {}).items()
@@ -96,7 +96,7 @@ def _subject(one: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any
         "stages": bool((parts.get("heatmaps") or {}).get("stages")),
         "roles": roles.get("nodes") or [],
         "roles_known": _published(roles),
-        "roles_told": _roles_told(roles),
+        "roles_note": _roles_note(roles),
     }
 
 
@@ -108,7 +108,7 @@ def _published(roles: Mapping[str, Any]) -> bool:
     return any(row["published"] for row in roles.get("nodes") or ())
 
 
-def _roles_told(roles: Mapping[str, Any]) -> str:
+def _roles_note(roles: Mapping[str, Any]) -> str:
     if not _published(roles):
         return "no roles of this model are published; these are the nodes that cdt found"
     return f"{roles['agree']} of {roles['tested']} nodes have the role that is known of them"

@@ -26,13 +26,13 @@ class EdgeState:
 
     Args:
         circuit: Edges that are left.
-        phase: What comes next: "blocks", "singles", "check", "exchange" or "done".
+        phase: What comes next: "blocks", "singles", "check", "swap" or "done".
         prompts: On how many prompts.
         metric: Of the circuit on each of these prompts; None before it is measured.
         share: One edge in this many leaves at once.
         doubled: How often the weight of faithfulness was doubled, since a circuit lacked it.
         untried: Edges that this pass over single edges has still to try.
-        passes: Finished passes over single edges, or exchanges, on these prompts.
+        passes: Finished passes over single edges, or swaps, on these prompts.
         changed: Whether an edge left in this pass.
         steps: Circuits on the way.
     """
@@ -137,7 +137,7 @@ class EdgeDescent:
             count //= 2
         return (), None
 
-    def exchange(self, joined: Sequence[str]) -> None:
+    def swap(self, joined: Sequence[str]) -> None:
         """Edges come back and leave where that pays, several at once, as they are foreseen to."""
         state = self.state
         while state.passes < SETTINGS.passes:

@@ -93,17 +93,17 @@ def _phase(run: _Run, joined: Sequence[str]) -> None:
     elif state.phase == "singles":
         run.descent().singles()
         state.begin("check")
-    elif state.phase == "exchange":
-        run.descent().exchange(joined)
+    elif state.phase == "swap":
+        run.descent().swap(joined)
         state.begin("singles")
     elif run.prompts.problem.draw is None or _holds(run):
         state.begin("done")
     elif state.prompts < run.prompts.most:
         state.prompts, state.metric = min(run.prompts.most, 2 * state.prompts), None
-        state.begin("exchange")
+        state.begin("swap")
     elif state.doubled < SEARCH.descent.doublings:
         state.doubled += 1
-        state.begin("exchange")
+        state.begin("swap")
     else:
         state.circuit = _faithful(run, joined)
         state.begin("done")

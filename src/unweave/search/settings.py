@@ -114,12 +114,12 @@ class EdgeSettings:
     Args:
         estimated: On how many prompts single edges are tried, at most, and looked at with others
             removed: all prompts decide on those that leave together.
-        tried: How many edges are tried in one batch of single changes, and how many are exchanged
-            at once, at most.
+        tried: How many edges are tried in one batch of single changes, and how many are swapped at
+            once, at most.
         worthwhile: Of a larger circuit no more single edges are tried once fewer than this leave of
             a batch.
         passes: How often edges that were needed are tried again, once others have left, and how
-            often edges are exchanged.
+            often edges are swapped.
         path: How many circuits of the way down the last check looks at.
         removed_shares: Whether an edge does anything is also looked at with this part of every edge
             of the circuit removed.
