@@ -192,7 +192,7 @@ def test_the_search_costs_less_than_a_run_for_every_edge():
 def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
     edges, rated, nodes, found, _ = searched
     problem, price = edges.discovery, 0.001
-    loss = Loss.of(problem, SEARCH.descent.mean)
+    loss = Loss.of(problem, SEARCH.edges.mean)
     own = float(loss(problem.metric([found.circuit]))[0])
     without = loss(problem.flipped(found.circuit, found.circuit))
     assert (without > own + price).all()

@@ -15,7 +15,7 @@ from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.forecast import Forecast
 from unweave.search.loss import Loss
 from unweave.search.search import Step
-from unweave.search.settings import ROUNDING, SEARCH
+from unweave.search.settings import SEARCH
 
 SETTINGS = SEARCH.edges
 
@@ -26,13 +26,13 @@ class EdgeState:
 
     Args:
         circuit: Edges that are left.
-        phase: What comes next: "blocks", "singles", "check", "swap" or "done".
+        phase: What comes next: "blocks", "singles", "check", "exchange" or "done".
         prompts: On how many prompts.
         metric: Of the circuit on each of these prompts; None before it is measured.
         share: One edge in this many leaves at once.
         doubled: How often the weight of faithfulness was doubled, since a circuit lacked it.
         untried: Edges that this pass over single edges has still to try.
-        passes: Finished passes over single edges, or swaps, on these prompts.
+        passes: Finished passes over single edges, or exchanges, on these prompts.
         changed: Whether an edge left in this pass.
         steps: Circuits on the way.
     """
@@ -82,7 +82,7 @@ class EdgeDescent:
             while state.share <= least and len(state.circuit) >= state.share:
                 gone = [state.circuit[i] for i in order[: len(state.circuit) // state.share]]
                 found = self._measure([_without(state.circuit, gone)])
-                allowed = SETTINGS.block_price * self.price * len(gone) + ROUNDING
+                allowed = SETTINGS.block_price * self.price * len(gone) + SETTINGS.rounding
                 if float(self.loss(found)[0]) <= self._present() + allowed:
                     state.share = max(SETTINGS.blocks[0], state.share // 2)
                     self._leave(gone, found[0])
@@ -113,7 +113,7 @@ class EdgeDescent:
         state.untried = state.untried[SETTINGS.tried :]
         part, loss = self.problem.select(few), self.loss.select(few)
         found = loss(part.metric([_without(circuit, [one]) for one in tried])).tolist()
-        mark = float(loss(self._metric()[None, few])[0]) + self.price + ROUNDING
+        mark = float(loss(self._metric()[None, few])[0]) + self.price + SETTINGS.rounding
         order = sorted(range(len(tried)), key=lambda i: found[i])
         cheap = [tried[i] for i in order if found[i] <= mark][: len(circuit) - 1]
         gone, metric = self._largest(cheap)
@@ -131,13 +131,13 @@ class EdgeDescent:
         count = len(cheap)
         while count:
             found = self._measure([_without(self.state.circuit, cheap[:count])])
-            allowed = self.price * count + ROUNDING
+            allowed = self.price * count + SETTINGS.rounding
             if float(self.loss(found)[0]) <= self._present() + allowed:
                 return cheap[:count], found[0]
             count //= 2
         return (), None
 
-    def swap(self, joined: Sequence[str]) -> None:
+    def exchange(self, joined: Sequence[str]) -> None:
         """Edges come back and leave where that pays, several at once, as they are foreseen to."""
         state = self.state
         while state.passes < SETTINGS.passes:
@@ -157,7 +157,7 @@ class EdgeDescent:
                 for value, one in zip(self.loss(found), tried, strict=True)
             ]
             best = min(range(len(tried)), key=lambda i: worth[i])
-            if worth[best] >= self._present() + self.price * len(own) - ROUNDING:
+            if worth[best] >= self._present() + self.price * len(own) - SETTINGS.rounding:
                 return
             state.circuit, state.metric = tried[best], found[best].tolist()
             state.passes += 1

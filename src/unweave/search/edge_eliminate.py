@@ -25,7 +25,6 @@ from unweave.search.edge_descent import SETTINGS, EdgeDescent, EdgeState
 from unweave.search.loss import Loss
 from unweave.search.prompts import SearchPrompts
 from unweave.search.search import Among, Finding, SavedState, measured_round, step_from_dict
-from unweave.search.settings import SEARCH
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +46,7 @@ class _Run:
 
     def descent(self) -> EdgeDescent:
         price = self.options["edge_price"]
-        loss = Loss.of(self.problem, SEARCH.descent.mean * 2**self.state.doubled)
+        loss = Loss.of(self.problem, SETTINGS.mean * 2**self.state.doubled)
         return EdgeDescent(self.problem, loss, price, self.state, self.save)
 
 
@@ -93,17 +92,17 @@ def _phase(run: _Run, joined: Sequence[str]) -> None:
     elif state.phase == "singles":
         run.descent().singles()
         state.begin("check")
-    elif state.phase == "swap":
-        run.descent().swap(joined)
+    elif state.phase == "exchange":
+        run.descent().exchange(joined)
         state.begin("singles")
     elif run.prompts.problem.draw is None or _holds(run):
         state.begin("done")
     elif state.prompts < run.prompts.most:
         state.prompts, state.metric = min(run.prompts.most, 2 * state.prompts), None
-        state.begin("swap")
-    elif state.doubled < SEARCH.descent.doublings:
+        state.begin("exchange")
+    elif state.doubled < SETTINGS.doublings:
         state.doubled += 1
-        state.begin("swap")
+        state.begin("exchange")
     else:
         state.circuit = _faithful(run, joined)
         state.begin("done")

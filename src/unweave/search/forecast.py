@@ -88,7 +88,7 @@ class Forecast:
         while len(order) < most and bool(left.any()):
             found = self._loss(off[:, None] + self.moves) + prices
             best = _smallest(found, left)
-            if float(found[best]) >= present - ROUNDING:
+            if float(found[best]) >= present - SEARCH.edges.rounding:
                 break
             order.append(best)
             off = off + self.moves[:, best]

@@ -7,6 +7,7 @@ not studied. What a user may change is an option of its search (`unweave methods
 from dataclasses import dataclass, field
 
 ROUNDING = 1e-6  # a smaller difference in loss or faithfulness may be float32's
+PROMPTS = 32  # enough to propose changes of a circuit, each of which is then run
 
 
 @dataclass(frozen=True)
@@ -45,34 +46,33 @@ class DescentSettings:
 
     Args:
         few: With no more nodes than this, no blocks leave by prediction alone.
-        proposing: On how many prompts a prediction is made: of what may join, each of which is
-            tried, and of the order of nodes.
         tried: How many changes of a circuit are combined: each is run alone, and of all sets of
             them the best is made.
         doubt: What part of a change's predicted size is added to its predicted loss.
         margin: Past the best circuit by this much, the way down ends.
         returning: How many of the nodes outside may join a circuit that is polished.
-        finalists: How many sets of changes are run on a race's first prompts.
-        mean: Weight of faithfulness in the loss of a polish, and of a search for edges, beside that
-            of single examples.
-        doublings: How often it may be doubled where a circuit is not faithful.
-        step: Prompts are drawn in multiples of this.
-        smallest_pool: Models with fewer nodes are searched whole.
         blocks: One node in this many leaves at once, the larger block first.
+        finalists: How many sets of changes are run on a race's first prompts.
+        mean: Weight of faithfulness in the loss of a polish, beside that of single examples.
+        doublings: How often it may be doubled where a circuit is not faithful.
+        smallest_pool: Models with fewer nodes are searched whole.
+        proposing: On how many prompts a prediction is made: of what may join, each of which is
+            tried, and of the order of nodes.
+        step: Prompts are drawn in multiples of this.
     """
 
     few: int = 24
-    proposing: int = 32
     tried: int = 8
     doubt: float = 0.3
     margin: float = 0.1
     returning: int = 12
+    blocks: tuple[int, ...] = (5, 10, 20)
     finalists: int = 6
     mean: float = 2.0
     doublings: int = 2
-    step: int = 32
     smallest_pool: int = 12
-    blocks: tuple[int, ...] = (5, 10, 20)
+    proposing: int = PROMPTS
+    step: int = PROMPTS
 
 
 @dataclass(frozen=True)
@@ -112,30 +112,36 @@ class EdgeSettings:
     """`eliminate` on edges.
 
     Args:
-        estimated: On how many prompts single edges are tried, at most, and looked at with others
-            removed: all prompts decide on those that leave together.
-        tried: How many edges are tried in one batch of single changes, and how many are swapped at
-            once, at most.
-        worthwhile: Of a larger circuit no more single edges are tried once fewer than this leave of
-            a batch.
-        passes: How often edges that were needed are tried again, once others have left, and how
-            often edges are swapped.
-        path: How many circuits of the way down the last check looks at.
         removed_shares: Whether an edge does anything is also looked at with this part of every edge
             of the circuit removed.
+        blocks: One edge in this many leaves at once, in the first blocks and in the smallest ones.
         block_price: A block may cost this part of its price: within it, edges that are needed must
             not hide behind those that are not.
-        blocks: One edge in this many leaves at once, in the first blocks and in the smallest ones.
+        estimated: On how many prompts this is looked at, and single edges are tried, at most: all
+            prompts decide on those that leave together.
+        tried: How many edges are tried in one batch of single changes, and how many are exchanged
+            at once, at most.
+        worthwhile: Of a larger circuit no more single edges are tried once fewer than this leave of
+            a batch.
+        mean: Weight of faithfulness in the loss, beside that of single examples.
+        doublings: How often it may be doubled where a circuit is not faithful.
+        rounding: A smaller difference in loss may be float32's.
+        passes: How often edges that were needed are tried again, once others have left, and how
+            often edges are exchanged.
+        path: How many circuits of the way down the last check looks at.
     """
 
+    removed_shares: tuple[float, ...] = (0.5,)
+    blocks: tuple[int, int] = (2, 32)
+    block_price: float = 0.5
     estimated: int = 16
     tried: int = 32
     worthwhile: int = 4
+    mean: float = 2.0
+    doublings: int = 2
+    rounding: float = ROUNDING
     passes: int = 3
     path: int = 12
-    removed_shares: tuple[float, ...] = (0.5,)
-    block_price: float = 0.5
-    blocks: tuple[int, int] = (2, 32)
 
 
 @dataclass(frozen=True)
