@@ -31,14 +31,16 @@ if TYPE_CHECKING:
     from unweave.evaluation.roc import Roc
     from unweave.evaluation.stability import Stability
     from unweave.experiments.discover import discover
+    from unweave.experiments.methods import Method
     from unweave.experiments.specification import Specification
     from unweave.metrics import LOGIT_DIFFERENCE, MARGIN, PROBABILITY_DIFFERENCE, Metric
     from unweave.model.loading import load
     from unweave.model.model import Model
+    from unweave.model.program import Inputs
     from unweave.report.circuit_files import read_circuit
-    from unweave.scores.problem import Problem
+    from unweave.scores.problem import Problem, Reference
     from unweave.search.search import Finding, Round, Step
-    from unweave.sites import Site
+    from unweave.sites import Point, Site
 
     __version__: str
 
@@ -59,10 +61,12 @@ _HOME = {
     "Evidence": "unweave.circuits",
     "Faithfulness": "unweave.evaluation.faithfulness",
     "Finding": "unweave.search.search",
+    "Inputs": "unweave.model.program",
     "Knockout": "unweave.evaluation.checks",
     "KnownCircuit": "unweave.behaviours.task",
     "LOGIT_DIFFERENCE": "unweave.metrics",
     "MARGIN": "unweave.metrics",
+    "Method": "unweave.experiments.methods",
     "Metric": "unweave.metrics",
     "MetricTarget": "unweave.attribution.target",
     "Minimality": "unweave.evaluation.checks",
@@ -70,10 +74,12 @@ _HOME = {
     "ModelShape": "unweave.behaviours.published",
     "NodeSummary": "unweave.circuits",
     "PROBABILITY_DIFFERENCE": "unweave.metrics",
+    "Point": "unweave.sites",
     "Problem": "unweave.scores.problem",
     "Prompt": "unweave.behaviours.prompt",
     "RandomTest": "unweave.evaluation.random_circuits",
     "Readout": "unweave.batch",
+    "Reference": "unweave.scores.problem",
     "Roc": "unweave.evaluation.roc",
     "Round": "unweave.search.search",
     "RuleSet": "unweave.decomposition.ruleset",
@@ -120,18 +126,22 @@ __all__ = [
     "Evidence",
     "Faithfulness",
     "Finding",
+    "Inputs",
     "Knockout",
     "KnownCircuit",
+    "Method",
     "Metric",
     "MetricTarget",
     "Minimality",
     "Model",
     "ModelShape",
     "NodeSummary",
+    "Point",
     "Problem",
     "Prompt",
     "RandomTest",
     "Readout",
+    "Reference",
     "Roc",
     "Round",
     "RuleSet",

@@ -20,7 +20,7 @@ from unweave.model.weights import Attention
 from unweave.registry import nearest
 from unweave.sites import Point, Site
 
-Branch = Literal["", "q", "k", "v"]
+InputName = Literal["", "q", "k", "v"]
 EMBED, LOGITS = Point("embed"), Point("logits")
 Removed = Bool[Tensor, "circuit destination source"]
 
@@ -36,7 +36,7 @@ class Destination:
     """
 
     node: str
-    branch: Branch
+    branch: InputName
     upstream: int
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ def _graph(shape: tuple[tuple[int, bool, bool], ...]) -> Graph:
     sources, destinations = ["input"], []
     source_rows, destination_rows = {EMBED: slice(0, 1)}, {}
 
-    def read(layer: int, branch: str, readers: list[tuple[str, Branch]], upstream: int) -> None:
+    def read(layer: int, branch: str, readers: list[tuple[str, InputName]], upstream: int) -> None:
         start = len(destinations)
         destinations.extend(Destination(node, part, upstream) for node, part in readers)
         destination_rows[layer, branch] = slice(start, len(destinations))
@@ -171,7 +171,7 @@ def _graph(shape: tuple[tuple[int, bool, bool], ...]) -> Graph:
     for layer, (heads, has_mlp, parallel) in enumerate(shape):
         entry = len(sources)
         names = [str(Site(Point("z", layer), head)) for head in range(heads)]
-        parts: tuple[Branch, ...] = ("q", "k", "v")
+        parts: tuple[InputName, ...] = ("q", "k", "v")
         read(layer, "attention", [(name, part) for part in parts for name in names], entry)
         write(Point("z", layer), names)
         if has_mlp:

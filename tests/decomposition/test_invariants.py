@@ -139,8 +139,8 @@ def test_parts_sum_to_the_plain_run(scene):
 def test_incomplete_totals_are_an_error(monkeypatch, target):
     """The check at run time: what relevance is split from is not what the model computes."""
     model, inputs = tiny_model("gpt2"), tiny_inputs("gpt2")
-    norm = algebra.Record.norm
-    monkeypatch.setattr(algebra.Record, "norm", lambda *args: norm(*args) * 1.001)
+    norm = algebra.RecordTotals.norm
+    monkeypatch.setattr(algebra.RecordTotals, "norm", lambda *args: norm(*args) * 1.001)
     with pytest.raises(UnweaveError, match="completeness failed: totals differ from a plain run"):
         decompose(model, inputs, ["a0.h0"], target)
 

@@ -17,7 +17,7 @@ from unweave.cost import metered, metered_apart
 from unweave.patching import graphs
 from unweave.patching.circuits import run_circuits
 from unweave.patching.flips import _joined, run_flips
-from unweave.patching.graphs import GraphMemory, Run, capturing
+from unweave.patching.graphs import GraphMemory, TensorFunction, capturing
 from unweave.scores.gradients import metric_gradients
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores
@@ -30,7 +30,7 @@ HOW = ["stand-in", "cuda"]
 class Again:
     """A captured run that is computed anew, in the memory of its first result."""
 
-    def __init__(self, run: Run, inputs: Sequence[Tensor], memory: GraphMemory) -> None:
+    def __init__(self, run: TensorFunction, inputs: Sequence[Tensor], memory: GraphMemory) -> None:
         self.run, self.inputs, self.replays = run, inputs, 0
         self.result = tuple(torch.full_like(x, torch.nan) for x in run(inputs))
         made.append(self)
@@ -174,7 +174,7 @@ def test_after_one_failed_capture_all_runs_are_eager(monkeypatch) -> None:
     tried = []
     monkeypatch.setattr(graphs, "_failed", [])
 
-    def fails(run: Run, inputs: Sequence[Tensor], memory: GraphMemory):
+    def fails(run: TensorFunction, inputs: Sequence[Tensor], memory: GraphMemory):
         tried.append(inputs)
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 # Headings by format: a figure has one of each in all tables.
 _HEADINGS = {
     ".0f": {"k95": "k95", "size": "nodes"},
@@ -26,9 +26,9 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def by_part(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+def by_part(rows: Sequence[TableRow], *names: str) -> dict[tuple[Any, ...], list[TableRow]]:
     """Rows that have the same values under some names, which get a table together."""
-    parts: dict[tuple[Any, ...], list[Row]] = {}
+    parts: dict[tuple[Any, ...], list[TableRow]] = {}
     for row in rows:
         parts.setdefault(tuple(row[name] for name in names), []).append(row)
     return parts
@@ -38,7 +38,7 @@ _ONE_LINE = 16  # characters of a method's name
 
 
 def method_table(
-    title: str, figures: Mapping[str, tuple[str, str]], rows: Sequence[Row], caption: str
+    title: str, figures: Mapping[str, tuple[str, str]], rows: Sequence[TableRow], caption: str
 ) -> list[Any]:
     """A table, and below it a line for each error with the methods that failed with it.
 

@@ -1,6 +1,6 @@
 """The `Decompose` algebra: the program's operations on splits, by the rules of a set.
 
-Totals are computed once per stage by `Record`, which keeps every operation's result in order.
+Totals are computed once per stage by `RecordTotals`, which keeps every operation's result in order.
 `Decompose` replays the same stage for one chunk of sources and takes the totals from that tape:
 the program is the same code, so the order is the same.
 """
@@ -42,7 +42,7 @@ def gather_positions(
 
 
 @dataclass(eq=False)
-class Record(Plain):
+class RecordTotals(Plain):
     """Plain totals, every result kept in order; attention keeps its pattern too.
 
     Args:
@@ -103,11 +103,11 @@ class Decompose(AllHeads[Split]):
 
     Args:
         rules: One rule per operation.
-        tape: The totals of this stage, from `Record`.
+        tape: The totals of this stage, from `RecordTotals`.
         visit: Called at every named point, with the positions that are left once values have
             been cut to them; it seeds sources and reads targets.
         start: First position of the chunk's relevant parts.
-        reads: As `Record.reads`.
+        reads: As `RecordTotals.reads`.
         left: `reads` from the cut on, None before it.
         numbers: The chunk's sources, for algebras that treat some of them in their own way.
         entering: Whether they enter in this stage: nothing of them is in the stream yet.

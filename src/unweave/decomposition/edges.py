@@ -45,7 +45,7 @@ from unweave.registry import nearest
 from unweave.sites import Point
 
 Variant = Literal["local", "exact"]
-Paths = Literal["direct", "total"]
+PathKind = Literal["direct", "total"]
 
 
 def edge_relevance(
@@ -54,7 +54,7 @@ def edge_relevance(
     ablation: Ablation,
     rules: str | RuleSet = "removal",
     variant: Variant = "local",
-    paths: Paths = "direct",
+    paths: PathKind = "direct",
     edges: Sequence[str] | None = None,
     memory: str | int | None = None,
     precision: Precision | None = None,

@@ -124,7 +124,7 @@ def sweep_parts(job: Job, readers: Callable[[slice], Sequence[Reader]]) -> Itera
             part = slice(done, min(done + chunks.examples, count))
             taken = readers(part)
             try:
-                completeness = _Run(job, part, chunks, order, taken).run(advance)
+                completeness = _PartRun(job, part, chunks, order, taken).run(advance)
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 budget //= 2
                 if not _out_of_memory(error) or budget < job.footprint.least:
@@ -144,7 +144,7 @@ def sweep_parts(job: Job, readers: Callable[[slice], Sequence[Reader]]) -> Itera
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _PartRun:
     """Every source over the examples of one part."""
 
     job: Job

@@ -12,7 +12,7 @@ from unweave.decomposition import rules
 from unweave.errors import UnweaveError
 from unweave.registry import Registry, nearest
 
-Readout = Literal["gradient", "paper", "difference"]
+MetricReadout = Literal["gradient", "paper", "difference"]
 
 # Places of a block after which the paper clamps: its feed-forward part (docs/method.md §2).
 PAPER_CLAMP = frozenset({"mlp.in", "mlp.gate", "mlp.out", "mlp.add", "mlp.after"})
@@ -66,7 +66,7 @@ class RuleSet:
     gate: rules.GateRule
     attention: rules.AttentionRule
     clamp: frozenset[str]
-    readout: Readout
+    readout: MetricReadout
     guarantee: str
     conserves: bool = True
 

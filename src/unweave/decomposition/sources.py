@@ -63,7 +63,7 @@ def read_sources(
 
 
 @dataclass(frozen=True, eq=False)
-class Seeds:
+class SourceSeeds:
     """Where each source of a run sets its relevant part.
 
     Args:
@@ -107,14 +107,14 @@ class Seeds:
 
 def make_seeds(
     sources: Sequence[Source], inputs: Inputs, positions: Positions, ablation: Ablation
-) -> Seeds:
+) -> SourceSeeds:
     """Sorts the sites of all sources by the point they lie at."""
     by_point = defaultdict(list)
     for number, source in enumerate(sources):
         for site in source.sites:
             where = position_mask(site, inputs, positions)
             by_point[site.point].append((number, site.unit, where))
-    return Seeds(dict(by_point), ablation)
+    return SourceSeeds(dict(by_point), ablation)
 
 
 def first_position(source: Source, inputs: Inputs, positions: Positions, causal: bool) -> int:

@@ -2,7 +2,7 @@
 
 Phases of one sweep, stage by stage (embedding, blocks, final norm, head):
 
-1. The totals of the stage are computed once and kept on a tape (`Record`).
+1. The totals of the stage are computed once and kept on a tape (`RecordTotals`).
 2. Sources of earlier stages are carried through it, a chunk at a time (`Decompose`).
 3. Sources that begin in this stage are seeded on the way and join the carried ones.
 4. Whatever a target needs is taken as the values pass its point; nothing else is kept.
@@ -19,12 +19,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unweave.decomposition import fused
-from unweave.decomposition.algebra import Decompose, Record
+from unweave.decomposition.algebra import Decompose, RecordTotals
 from unweave.decomposition.memory import Chunks, even_spans, sources_per_call
 from unweave.decomposition.precision import products
 from unweave.decomposition.readers import Numbers, Reader
 from unweave.decomposition.ruleset import RuleSet
-from unweave.decomposition.sources import Seeds
+from unweave.decomposition.sources import SourceSeeds
 from unweave.decomposition.split import Split
 from unweave.errors import UnweaveError
 from unweave.model.program import Stage, Stream
@@ -83,7 +83,7 @@ class Sweep:
     """
 
     stages: Sequence[Stage]
-    seeds: Seeds
+    seeds: SourceSeeds
     rules: RuleSet
     readers: Sequence[Reader]
     numbers: Numbers
@@ -100,7 +100,7 @@ class Sweep:
         held = [_Carried(group.start) for group in groups]
         left = None
         for index, stage in enumerate(self.stages):
-            record = Record(self.reads if stage.last else None)
+            record = RecordTotals(self.reads if stage.last else None)
             with products(tf32=False):
                 after = stage.apply(record, totals)
             self.finite.append(torch.isfinite(after.x).all())

@@ -25,7 +25,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from unweave.errors import UnweaveError
 
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
+JobCall = tuple[Callable[..., Any], tuple[Any, ...]]
 
 TRIES = 3  # how often a job is submitted whose worker dies
 _POLL = 0.1  # seconds between two looks at what is done
@@ -49,7 +49,9 @@ class Submits(Protocol):
 
 
 def outcomes(
-    executor: Submits, calls: Mapping[str, Call], say: Callable[[str], None] = lambda line: None
+    executor: Submits,
+    calls: Mapping[str, JobCall],
+    say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[tuple[str, Any]]:
     """Runs calls, and yields what each returned, or an `UnweaveError`, as they finish.
 

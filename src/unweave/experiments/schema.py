@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 from unweave.errors import UnweaveError
 
-Check = Callable[[Any, str], None]
+FieldCheck = Callable[[Any, str], None]
 
 
-def check_file(path: Path, value: Any, check: Check, remedy: str) -> None:
+def check_file(path: Path, value: Any, check: FieldCheck, remedy: str) -> None:
     """Checks what a file holds.
 
     Raises:
@@ -72,7 +72,7 @@ def _finite(value: int | float) -> bool:
         return False
 
 
-def each(check: Check, size: int | None = None) -> Check:
+def each(check: FieldCheck, size: int | None = None) -> FieldCheck:
     """A list whose items fit, of this size where one is given."""
 
     def run(value: Any, where: str) -> None:
@@ -84,7 +84,7 @@ def each(check: Check, size: int | None = None) -> Check:
     return run
 
 
-def named(check: Check) -> Check:
+def named(check: FieldCheck) -> FieldCheck:
     """An object of any names whose values fit."""
 
     def run(value: Any, where: str) -> None:
@@ -96,7 +96,7 @@ def named(check: Check) -> Check:
     return run
 
 
-def fields(checks: Mapping[str, Check], needed: Sequence[str] = ()) -> Check:
+def fields(checks: Mapping[str, FieldCheck], needed: Sequence[str] = ()) -> FieldCheck:
     """An object whose known fields fit; those that are needed are there."""
 
     def run(value: Any, where: str) -> None:

@@ -1,6 +1,6 @@
 """How llama.cpp writes each family into a GGUF file, and the way back to transformers' names.
 
-llama.cpp renames tensors, reorders the rows of some and shifts others. A `Family` says as data
+llama.cpp renames tensors, reorders the rows of some and shifts others. A `GgufFamily` says as data
 what it did, so that another family is one more entry. What a file holds and its family does not
 name is an error: a file is read whole or not at all.
 """
@@ -22,7 +22,7 @@ from unweave.registry import nearest
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class GgufFamily:
     """How llama.cpp writes one family.
 
     Args:
@@ -102,16 +102,18 @@ def _gemma3_extra(file: GgufFile) -> dict[str, Any]:
 
 
 FAMILIES = {
-    "llama": Family("LlamaForCausalLM", rows_permuted=True, extra=_biases),
-    "qwen2": Family("Qwen2ForCausalLM"),
-    "qwen3": Family("Qwen3ForCausalLM"),
-    "gemma2": Family(
+    "llama": GgufFamily("LlamaForCausalLM", rows_permuted=True, extra=_biases),
+    "qwen2": GgufFamily("Qwen2ForCausalLM"),
+    "qwen3": GgufFamily("Qwen3ForCausalLM"),
+    "gemma2": GgufFamily(
         "Gemma2ForCausalLM",
         names=_SANDWICH,
         norms_shifted=True,
         extra=lambda file: _gemma_scale(file, largest=46),
     ),
-    "gemma3": Family("Gemma3ForCausalLM", names=_SANDWICH, norms_shifted=True, extra=_gemma3_extra),
+    "gemma3": GgufFamily(
+        "Gemma3ForCausalLM", names=_SANDWICH, norms_shifted=True, extra=_gemma3_extra
+    ),
 }
 
 

@@ -28,7 +28,7 @@ from unweave.model.weights import Network
 _TOKENS, _WIDTH = 1 << 13, 1024
 _MOST = 32  # graphs of one network; the one that was not used for longest goes
 
-Run = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+TensorFunction = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 @runtime_checkable
@@ -43,7 +43,7 @@ class Replay(Protocol):
 
 
 # Given the run, its inputs, and where graphs of its network keep the memory that they share.
-Capture = Callable[[Run, Sequence[Tensor], "GraphMemory"], Replay]
+Capture = Callable[[TensorFunction, Sequence[Tensor], "GraphMemory"], Replay]
 
 
 @dataclass(eq=False)
@@ -148,7 +148,7 @@ def replayed(
 _failed: list[str] = []
 
 
-def _captured(run: Run, given: list[Tensor], memory: GraphMemory) -> _Captured | None:
+def _captured(run: TensorFunction, given: list[Tensor], memory: GraphMemory) -> _Captured | None:
     how = _wanted.get()
     capture = how if callable(how) else capture_cuda
     inputs = [x.clone(memory_format=torch.contiguous_format) for x in given]
@@ -203,7 +203,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return _streams[device]
 
 
-def _aside(run: Run, given: list[Tensor]) -> tuple[Tensor, ...]:
+def _aside(run: TensorFunction, given: list[Tensor]) -> tuple[Tensor, ...]:
     """Runs on the stream of captures: libraries make their workspaces there before a capture."""
     device = given[0].device
     if device.type != "cuda":
@@ -216,7 +216,7 @@ def _aside(run: Run, given: list[Tensor]) -> tuple[Tensor, ...]:
     return result
 
 
-def capture_cuda(run: Run, inputs: Sequence[Tensor], memory: GraphMemory) -> Replay:
+def capture_cuda(run: TensorFunction, inputs: Sequence[Tensor], memory: GraphMemory) -> Replay:
     """Captures a run as a CUDA graph."""
     device = inputs[0].device
     stream, present = _stream(device), torch.cuda.current_stream(device)

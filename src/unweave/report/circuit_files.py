@@ -25,7 +25,7 @@ from unweave.sites import Site, parse
 
 ENDS = ("input", "logits")
 OURS = "unweave"  # a key of our own in an EAP-IG file: order, positions and provenance
-Scores = Mapping[str, float | None]
+ScoreByNode = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _node(node: Any) -> dict[str, Any]:
 def to_eap_ig(
     circuit: Circuit,
     shape: Shape,
-    scores: Scores | None = None,
+    scores: ScoreByNode | None = None,
     pairs: Mapping[tuple[str, str], float] | None = None,
     rated: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def to_eap_ig(
 
 
 def _edges_to_eap_ig(
-    circuit: Circuit, shape: Shape, graph: Graph, scores: Scores, rated: Mapping[str, float]
+    circuit: Circuit, shape: Shape, graph: Graph, scores: ScoreByNode, rated: Mapping[str, float]
 ) -> dict[str, Any]:
     own = {edge.name: edge.score for edge in circuit.edges}
     if strange := sorted(own.keys() - graph.index.keys()):

@@ -98,7 +98,7 @@ def relevance_to(
 
 
 @dataclass(eq=False)
-class _State(RoundsState):
+class _PruningState(RoundsState):
     """With the pruning of the present round: whose turn it is, and whether this pass changed."""
 
     cursor: int = 0
@@ -107,7 +107,7 @@ class _State(RoundsState):
 
 def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedState) -> Finding:
     """Runs rounds until one of the paper's rules says stop."""
-    state = read_state(_State, checkpoint)
+    state = read_state(_PruningState, checkpoint)
     loss = Loss.of(problem)
     while not _finished(problem, scores, state, options):
         last = state.rounds[-1] if state.rounds else None
@@ -140,7 +140,7 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
     return Finding(state.rounds[-1].circuit, ranking, tuple(state.rounds))
 
 
-def _finished(problem: Problem, scores: Scores, state: _State, options: Options) -> bool:
+def _finished(problem: Problem, scores: Scores, state: _PruningState, options: Options) -> bool:
     """The paper's rules; a score without relevance between nodes has nothing to go on from."""
     if not state.rounds:
         return False
@@ -155,7 +155,7 @@ def _finished(problem: Problem, scores: Scores, state: _State, options: Options)
     return len(before) == 2 and before[1] <= before[0]
 
 
-def _candidates(problem: Problem, state: _State, targets: Sequence[str]) -> list[Site]:
+def _candidates(problem: Problem, state: _PruningState, targets: Sequence[str]) -> list[Site]:
     """Nodes upstream of a target that neither are one nor joined before."""
     joined = {name for one in state.rounds for name in one.selected} | set(targets)
     deepest = max(parse(target).point.depth for target in targets)
@@ -168,7 +168,7 @@ def _prune(
     problem: Problem,
     circuit: tuple[Site, ...],
     loss: Loss,
-    state: _State,
+    state: _PruningState,
     checkpoint: SavedState,
 ) -> tuple[Site, ...]:
     """Greedy pruning by the metric, one node after the other, until a pass changes nothing.
