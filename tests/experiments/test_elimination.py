@@ -195,19 +195,30 @@ def test_what_never_joined_follows_by_what_it_is_predicted_to_cost() -> None:
         now = now + adds[place]
 
 
-def test_nodes_of_a_circuit_stand_so_that_fewer_of_them_are_still_near(problem: Problem) -> None:
-    """Each leaves where it is foreseen to be missed least, given those that left before it."""
-    circuit = find_task(TASK).known_circuit(TASK)
-    assert circuit is not None
-    idle = [node for node in problem.nodes if node not in set(circuit.nodes)][:2]
-    order = nested_order(problem, (idle[0], *circuit.nodes, idle[1]))
-    assert set(order[:2]) == set(circuit.nodes)
-    assert set(order[2:]) == set(idle)
-    # Without its partner each wired head does nothing: what is left is looked at again.
-    loss = Loss.of(problem, SETTINGS.mean)
+def test_nodes_of_a_circuit_stand_so_that_fewer_of_them_are_still_near() -> None:
+    """Each leaves where it is missed least, given those that left before it: runs say so, where to
+    first order another one would leave."""
+    problem = tiny_problem("llama")
+    circuit, loss = problem.nodes[: SETTINGS.tried], Loss.of(problem, SETTINGS.mean)
+    order = nested_order(problem, circuit)
+    assert sorted(map(str, order)) == sorted(map(str, circuit))
     for count in range(1, len(order)):
-        foreseen = forecast(problem, loss, order[: count + 1], order[: count + 1]).losses()
-        assert float(foreseen[count]) == pytest.approx(float(foreseen.min()), abs=1e-6)
+        there = order[: count + 1]
+        smaller = [tuple(node for node in there if node != gone) for gone in there]
+        losses = loss(problem.metric(smaller))
+        assert float(losses[count]) == pytest.approx(float(losses.min()), abs=1e-9)
+
+
+def test_many_nodes_of_a_circuit_leave_as_foreseen_before_the_last_few_are_run(
+    many: Problem,
+) -> None:
+    circuit = many.nodes[: SETTINGS.tried + 4]
+    order = nested_order(many, circuit)
+    assert sorted(map(str, order)) == sorted(map(str, circuit))
+    some = many.select(slice(0, SETTINGS.proposing))
+    foreseen = forecast(some, Loss.of(some, SETTINGS.mean), circuit, circuit)
+    first = [circuit[i] for i in foreseen.together(len(circuit) // SEARCH.order.later)]
+    assert order[::-1][: len(first)] == first
 
 
 def test_a_fixed_number_of_prompts_above_the_start_is_searched_to_its_end() -> None:

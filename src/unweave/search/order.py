@@ -1,7 +1,7 @@
 """The order of nodes, so that faithfulness is near 1 at as many sizes as possible.
 
-Nodes of the circuit come first: the way down from it is foreseen, not run. Then nodes outside it
-come back, so that faithfulness stays near 1.
+Nodes of the circuit come first, by a way down from it that is foreseen, and run once few are left.
+Then nodes outside it come back, so that faithfulness stays near 1.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,19 @@ SETTINGS = SEARCH.order
 def nested_order(problem: Problem, circuit: Sequence[Site]) -> list[Site]:
     """The nodes of a circuit, the last one to leave first.
 
-    What to first order is missed least leaves, the more nodes at once the more there are; what is
-    left is looked at again.
+    1. While there are many, what to first order is missed least leaves, the more nodes at once the
+    more there are; what is left is looked at again. 2. The last few leave one at a time, and each
+    circuit that lacks one is run: there to first order is far off, and runs of small circuits cost
+    less than a gradient.
     """
     problem = problem.select(slice(0, SEARCH.descent.proposing))
     loss, left, gone = Loss.of(problem, SEARCH.descent.mean), list(circuit), list[Site]()
     while left:
-        foreseen = forecast(problem, loss, left, left)
-        some = foreseen.together(max(1, len(left) // SETTINGS.later))
+        if len(left) > SEARCH.descent.tried:
+            foreseen = forecast(problem, loss, left, left)
+            some = foreseen.together(len(left) // SETTINGS.later)
+        else:
+            some = [int(loss(problem.flipped(left, left)).argmin())]
         gone += [left[i] for i in some]
         left = [node for node in left if node not in set(gone)]
     return gone[::-1]
