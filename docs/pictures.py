@@ -28,12 +28,12 @@ STYLE = """
   .back { fill: #ffffff } .ink { fill: #1f2430 } .soft { fill: #6b7280 } .rule { stroke: #e5e7eb }
   .up { stroke: #2563ab } .down { stroke: #c2570c } .node-up { fill: #2563ab }
   .node-down { fill: #c2570c } .rim { stroke: #ffffff }
-  .port { fill: #1f2430; stroke: #ffffff; stroke-width: 4px; paint-order: stroke }
+  .port { fill: #1f2430 } text { stroke: #ffffff; stroke-width: 4px; paint-order: stroke }
   @media (prefers-color-scheme: dark) {
     .back { fill: #16181d } .ink { fill: #e6e8ec } .soft { fill: #9aa3af } .rule { stroke: #2b303b }
     .up { stroke: #6aa7ea } .down { stroke: #f0934e } .node-up { fill: #6aa7ea }
     .node-down { fill: #f0934e } .rim { stroke: #16181d }
-    .port { fill: #e6e8ec; stroke: #16181d }
+    .port { fill: #e6e8ec } text { stroke: #16181d }
   }
   text { font-family: system-ui, -apple-system, "Segoe UI", sans-serif }
 """

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unweave.display.frames import frame
-from unweave.display.grids import circuit_svg, grid_of, heatmap_svg
+from unweave.display.graphs import graph_svg
+from unweave.display.grids import grid_of, heatmap_svg
 from unweave.display.tables import bar_table, block
 from unweave.errors import UnweaveError
 
@@ -220,6 +221,11 @@ class Evidence:
     @property
     def core(self) -> bool:
         return self.group == "core"
+
+    @property
+    def half(self) -> float:
+        """Half the width of the interval: the effect ± this."""
+        return (self.interval[1] - self.interval[0]) / 2
 
     def to_json(self) -> dict[str, Any]:
         found = {"effect": self.effect, "interval": list(self.interval)}
@@ -472,7 +478,19 @@ class Circuit:
                 "high": [None if one is None else one.interval[1] for one in found],
                 "group": [None if one is None else one.group for one in found],
                 "frequency": [None if one is None else one.frequency for one in found],
+                "role": [
+                    self.summaries[n].role if n in self.summaries else None for n in self.nodes
+                ],
             }
+        )
+
+    @property
+    def effects(self) -> tuple[float, ...]:
+        """By node, what faithfulness loses without it; the scores where that was not measured."""
+        if not self.evidence:
+            return self.scores
+        return tuple(
+            self.evidence[node].effect if node in self.evidence else math.nan for node in self.nodes
         )
 
     def plot(self) -> "Figure":
@@ -480,17 +498,35 @@ class Circuit:
         from unweave.display.figures import circuit_graph
 
         title = f"{self.task} in {self.model}: {self.parts}"
-        ends = [edge.name.partition("<")[0].split("->") for edge in self.edges]
-        lines = [(source, target) for source, target in ends]
-        return circuit_graph(self.nodes, self.scores, title, lines)
+        return circuit_graph(self.nodes, self.effects, title, self._lines)
 
     def _repr_html_(self) -> str:
-        text = f"{self.parts}, faithfulness {self.faithfulness:.3f}"
-        rows = list(zip(self.nodes, self.scores, strict=True))
+        title = f"{self.parts}, faithfulness {self.faithfulness:.3f}"
+        picture = graph_svg(self.nodes, self.effects, self._lines)
         if self.level == "edge":
-            rows = [(edge.name, edge.effect) for edge in self.edges]
-        picture = circuit_svg(self.nodes, self.scores)
-        return block(text, (self.task, self.model, self.method), picture, bar_table(rows))
+            table = bar_table([(edge.name, edge.effect) for edge in self.edges])
+        else:
+            rows = list(zip(self.nodes, self.effects, strict=True))
+            table = bar_table(rows, columns=self._columns())
+        return block(title, (self.task, self.model, self.method), picture, table)
+
+    @property
+    def _lines(self) -> list[tuple[str, str]]:
+        """Source and target of each edge, without the branch that it enters."""
+        ends = (edge.name.partition("<")[0].partition("->") for edge in self.edges)
+        return [(source, target) for source, _, target in ends]
+
+    def _columns(self) -> dict[str, list[str]]:
+        """What a table of the nodes tells beside their effects."""
+        columns = {}
+        if self.evidence:
+            known = [self.evidence.get(node) for node in self.nodes]
+            columns["95%"] = ["" if one is None else f"± {one.half:.2f}" for one in known]
+            columns["group"] = ["" if one is None else one.group or "" for one in known]
+        if self.summaries:
+            known = [self.summaries.get(node) for node in self.nodes]
+            columns["role"] = ["" if one is None else one.role for one in known]
+        return columns
 
 
 def _save(path: str | Path, tensors: Mapping[str, Tensor], names: Mapping[str, Any]) -> None:
