@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -211,6 +212,23 @@ def test_the_gallery_shows_what_its_script_makes():
         assert one["command"] in page
     # Circuits of wired models are known: what is stored is what was wired.
     assert set(stored["wired-induction"]["nodes"]) == {"a1.h2", "a2.h0"}
+
+
+def test_the_gallery_is_made_by_its_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What it stores is what is in the repository; the report is one file, which the page links."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    shutil.copy(ROOT / "docs" / "pictures.py", tmp_path / "docs")
+    gallery = script("gallery")
+    monkeypatch.setattr(gallery, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(gallery, "RUNS", tmp_path / "runs")
+    gallery.main(["wired-relay"])
+    (made,) = json.loads((tmp_path / "docs" / "gallery.json").read_text()).values()
+    stored = stored_gallery()["wired-relay"]
+    assert made == stored | {key: pytest.approx(made[key]) for key in ("faithfulness", "interval")}
+    assert made["faithfulness"] == pytest.approx(stored["faithfulness"], abs=1e-3)
+    assert (tmp_path / "docs" / "pictures" / "gallery-wired-relay.svg").exists()
+    assert (tmp_path / "docs" / "gallery" / "wired-relay.html").stat().st_size > 1_000_000
 
 
 def test_the_pages_that_everybody_looks_for_are_in_the_navigation():
