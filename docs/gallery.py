@@ -26,7 +26,7 @@ ENTRIES = {
     ),
     "greater-than": (
         ["greater-than"],
-        "Greater-than in SmolLM2-135M: the war that began in 1732 ends in a later year.",
+        "Greater-than in SmolLM2-135M: what began in 1419 lasted to a year after 1419.",
     ),
     "wired-induction": (
         ["wired-induction"],

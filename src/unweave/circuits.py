@@ -258,11 +258,14 @@ class NodeSummary:
         roles: Every role whose evidence it meets; none is "unclear".
         sentence: Made from its measurements.
         at: Label of the position where it matters; "" where no label holds half of that.
+        feeders: Nodes that its query, key or value comes from, where its output fell when that was
+            patched out.
     """
 
     roles: tuple[str, ...]
     sentence: str
     at: str = ""
+    feeders: tuple[str, ...] = ()
 
     @property
     def role(self) -> str:
@@ -270,7 +273,8 @@ class NodeSummary:
         return ", ".join(self.roles) or "unclear"
 
     def to_json(self) -> dict[str, Any]:
-        return {"roles": list(self.roles), "sentence": self.sentence, "at": self.at}
+        found = {"roles": list(self.roles), "sentence": self.sentence, "at": self.at}
+        return found | {"feeders": list(self.feeders)}
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "NodeSummary | None":
@@ -278,7 +282,8 @@ class NodeSummary:
         if record.get("sentence") is None:
             return None
         roles = tuple(record.get("roles") or ())
-        return NodeSummary(roles, record["sentence"], record.get("at") or "")
+        feeders = tuple(record.get("feeders") or ())
+        return NodeSummary(roles, record["sentence"], record.get("at") or "", feeders)
 
 
 @dataclass(frozen=True)
@@ -507,26 +512,23 @@ class Circuit:
             table = bar_table([(edge.name, edge.effect) for edge in self.edges])
         else:
             rows = list(zip(self.nodes, self.effects, strict=True))
-            table = bar_table(rows, columns=self._columns())
+            table = bar_table(rows, notes=[self._notes(node) for node in self.nodes])
         return block(title, (self.task, self.model, self.method), picture, table)
 
     @property
     def _lines(self) -> list[tuple[str, str]]:
-        """Source and target of each edge, without the branch that it enters."""
+        """Source and target of each edge; of a circuit of nodes, what feeds each of them."""
         ends = (edge.name.partition("<")[0].partition("->") for edge in self.edges)
-        return [(source, target) for source, _, target in ends]
+        lines = [(source, target) for source, _, target in ends]
+        return lines or [
+            (source, node) for node, one in self.summaries.items() for source in one.feeders
+        ]
 
-    def _columns(self) -> dict[str, list[str]]:
-        """What a table of the nodes tells beside their effects."""
-        columns = {}
-        if self.evidence:
-            known = [self.evidence.get(node) for node in self.nodes]
-            columns["95%"] = ["" if one is None else f"± {one.half:.2f}" for one in known]
-            columns["group"] = ["" if one is None else one.group or "" for one in known]
-        if self.summaries:
-            known = [self.summaries.get(node) for node in self.nodes]
-            columns["role"] = ["" if one is None else one.role for one in known]
-        return columns
+    def _notes(self, node: str) -> tuple[str, ...]:
+        """What a table of the nodes tells beside an effect: its error, its group, its role."""
+        known, told = self.evidence.get(node), self.summaries.get(node)
+        measured = ("", "") if known is None else (f"± {known.half:.2f}", known.group or "")
+        return (*measured, "" if told is None else told.role)
 
 
 def _save(path: str | Path, tensors: Mapping[str, Tensor], names: Mapping[str, Any]) -> None:

@@ -136,11 +136,21 @@ def test_a_circuit_shows_measured_effects_and_roles_by_layer(circuit: Circuit) -
     ]
     table = found._repr_html_().partition("</svg>")[2]
     assert " ".join(re.sub(r"<[^>]*>", " ", table).split()) == (
-        "95% group role a1.h2 +0.5 ± 0.10 core a2.h0 +2 ± 0.50 supporting induction, mover"
+        "a1.h2 +0.5 ± 0.10 core a2.h0 +2 ± 0.50 supporting induction, mover"
     )
     (markers,) = _traces(replace(found, edges=()).plot())
     assert markers.marker.size[1] > markers.marker.size[0]
     assert graph_svg(["embed"], [1.0]) == ""
+
+
+def test_without_edges_lines_show_what_feeds_a_node(circuit: Circuit) -> None:
+    told = {"a2.h0": NodeSummary(("induction",), "It copies.", "end", ("a1.h2", "a0.h1"))}
+    found = Circuit.from_json(replace(circuit, summaries=told).to_json())
+    assert found.summaries == told
+    assert found._repr_html_().count("<line") == 1  # a0.h1 is not in the circuit
+    assert circuit._repr_html_().count("<line") == 0
+    lines, _ = _traces(found.plot())
+    assert (list(lines.x), list(lines.y)) == (["2", "0", None], ["1", "2", None])
 
 
 def test_a_name_is_not_broken_on_a_narrow_screen(scores: Scores) -> None:
@@ -227,9 +237,9 @@ def test_frames(
     assert list(found["score"]) == [scores[name] for name in scores.ranking()]
     assert list(found["standard_deviation"]) == [1.0] * 5
     assert list(edges.to_frame()["target"]) == ["a5.h1<q>", "m0"]
-    assert list(circuit.to_frame()["role"]) == [None, None]
+    assert list(circuit.to_frame()["role"].dropna()) == []
     told = replace(circuit, summaries={"a1.h2": NodeSummary(("induction",), "It looks.")})
-    assert list(told.to_frame()["role"]) == ["induction", None]
+    assert list(told.to_frame()["role"].dropna()) == ["induction"]
     groups = circuit.to_frame()["group"]
     assert (groups[0], bool(groups.isna()[1])) == ("core", True)
     whole = decomposition.to_frame()

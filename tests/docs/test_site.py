@@ -151,7 +151,7 @@ def drawn() -> ElementTree.Element:
         {"site": "a3.h2", "score": -2.0},
     ]
     circuit = {"nodes": nodes, "size": 2, "total": 8, "model": "a <b> model", "faithfulness": 0.98}
-    prompt = {"clean": "A & B", "answers": [" B"], "distractors": [" A"]}
+    prompt = {"clean": "A & B", "answers": [" B"], "distractors": [" A", " C", " D"]}
     feeder = {"source": "a0.h1", "share": -0.5}
     feeders = [feeder | {"input": "k", "held": True}, feeder | {"input": "v", "held": False}]
     explained = [
@@ -175,7 +175,9 @@ def test_a_picture_shows_nodes_by_score_and_feeders_that_held(drawn: ElementTree
     widths = [float(line.get("stroke-width", 0)) for line in (to_answer, to_key)]
     assert widths == [pytest.approx(0.8 + 4.2 * share, abs=0.06) for share in (0.4, 0.5)]
     texts = [t.text for t in drawn.findall(f"{SVG}text")]
-    assert {"a0.h1", "previous token", "a3.h2", "layer 3", "B, not A", "A & B …"} <= set(texts)
+    assert {"a0.h1", "previous token", "a3.h2", "layer 3", "B, not A, …, D", "A & B …"} <= set(
+        texts
+    )
     assert "k" in texts
     assert "v" not in texts, "a feeder whose check did not hold is not drawn"
 

@@ -1,7 +1,7 @@
 """HTML tables for notebooks; every text is escaped."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
 POSITIVE, NEGATIVE = "#2f6fb5", "#c2571a"
@@ -26,36 +26,28 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], most: int = MO
 
 
 def bar_table(
-    rows: Sequence[tuple[str, float]],
-    most: int = MOST,
-    columns: Mapping[str, Sequence[str]] | None = None,
+    rows: Sequence[tuple[str, float]], most: int = MOST, notes: Sequence[Sequence[str]] = ()
 ) -> str:
     """Names with their scores and a bar each.
 
     Args:
-        columns: Texts that stand beside each row, by their heading.
+        notes: For each row, texts that stand behind its bar.
     """
     finite = [abs(score) for _, score in rows if math.isfinite(score)]
-    unit = 100 / (max(finite, default=0.0) or 1.0)
-    columns, lines = columns or {}, []
-    if columns:
-        heads = "".join(f"<th>{escape(text)}</th>" for text in columns)
-        lines.append(f'<tr><th colspan="3"></th>{heads}</tr>')
+    unit = 80 / (max(finite, default=0.0) or 1.0)
+    lines = []
     for index, (name, score) in enumerate(rows[:most]):
         width = round(abs(score) * unit) if math.isfinite(score) else 0
         colour = NEGATIVE if score < 0 else POSITIVE
         bar = f'<div style="background:{colour};height:.7em;width:{width}px"></div>'
-        cells = [_name(name), number(score), bar]
-        cells += [escape(texts[index]) for texts in columns.values()]
-        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        # In a narrow window a name is not broken into letters.
+        code = f'<code style="white-space:nowrap">{escape(name)}</code>'
+        cells = [code, number(score), bar, *map(escape, notes[index] if notes else ())]
+        shown = "".join(f'<td style="padding:.2em .6em">{cell}</td>' for cell in cells)
+        lines.append(f"<tr>{shown}</tr>")
     if len(rows) > most:
         lines.append(f'<tr><td colspan="3">… {len(rows) - most} more</td></tr>')
     return f"<table>{''.join(lines)}</table>"
-
-
-def _name(text: str) -> str:
-    """A node's name, which a narrow screen does not break into letters."""
-    return f'<code style="white-space:nowrap">{escape(text)}</code>'
 
 
 def block(title: str, about: Sequence[str], *parts: str) -> str:
