@@ -527,7 +527,7 @@ class Circuit:
     def _notes(self, node: str) -> tuple[str, ...]:
         """What a table of the nodes tells beside an effect: its error, its group, its role."""
         known, told = self.evidence.get(node), self.summaries.get(node)
-        measured = ("", "") if known is None else (f"± {known.half:.2f}", known.group or "")
+        measured = ("", "") if known is None else (f"±\u00a0{known.half:.2f}", known.group or "")
         return (*measured, "" if told is None else told.role)
 
 

@@ -47,7 +47,7 @@ def bar_table(
         lines.append(f"<tr>{shown}</tr>")
     if len(rows) > most:
         lines.append(f'<tr><td colspan="3">… {len(rows) - most} more</td></tr>')
-    return f"<table>{''.join(lines)}</table>"
+    return f'<div style="overflow-x:auto"><table>{"".join(lines)}</table></div>'
 
 
 def block(title: str, about: Sequence[str], *parts: str) -> str:
