@@ -24,6 +24,10 @@ ENTRIES = {
         ["ioi"],
         "Indirect object identification in SmolLM2-135M: the run of `make demo`.",
     ),
+    "greater-than": (
+        ["greater-than"],
+        "Greater-than in SmolLM2-135M: what began in 1419 lasted to a year after 1419.",
+    ),
     "wired-induction": (
         ["wired-induction"],
         "Induction, wired by hand: a previous-token head feeds the key of an induction head.",

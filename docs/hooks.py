@@ -136,23 +136,86 @@ def message_places() -> dict[str, tuple[int, str]]:
 
 def messages(source: str) -> Iterator[str]:
     """The messages of errors in a module; what is filled in stands as its name in ‹›."""
-    for node in ast.walk(ast.parse(source)):
-        name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
-        if not isinstance(node, ast.Call) or name not in message_places():
-            continue
-        place, before = message_places()[name]
-        for text in _texts(node.args[place]) if len(node.args) > place else ():
-            if len(re.sub(r"‹.*?›", "", before + text).split()) > 2:
-                yield (before + text).replace("`", "'").strip()
+    tree = ast.parse(source)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for scope in [tree, *functions]:
+        for node in _own(scope):
+            name = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            if not isinstance(node, ast.Call) or name not in message_places():
+                continue
+            place, before = message_places()[name]
+            for text in _texts(node.args[place], scope) if len(node.args) > place else ():
+                if re.search(r"\w{2}|=", re.sub(r"‹.*?›", "", before + text)):
+                    yield (before + text).replace("`", "'").strip()
 
 
-def _texts(node: ast.expr) -> Iterator[str]:
-    """The text of an expression; both where it depends on a condition."""
+def _own(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function or module that are not in a function within it."""
+    for child in ast.iter_child_nodes(scope):
+        if not isinstance(child, ast.FunctionDef):
+            yield child
+            yield from _own(child)
+
+
+def _texts(node: ast.expr, scope: ast.AST) -> Iterator[str]:
+    """The texts of an expression; all where it depends on a condition, a name or a function."""
     if isinstance(node, ast.IfExp):
-        yield from _texts(node.body)
-        yield from _texts(node.orelse)
-    else:
+        yield from _texts(node.body, scope)
+        yield from _texts(node.orelse, scope)
+    elif isinstance(node, ast.Name):
+        for one in _own(scope):
+            if isinstance(one, (ast.Assign, ast.NamedExpr)):
+                targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+                if node.id in map(_name, targets):
+                    yield from _texts(one.value, scope)
+    elif isinstance(node, ast.Call):
+        for function in _functions().get(_name(node.func), ()):
+            for one in _own(function):
+                if isinstance(one, ast.Return) and one.value is not None:
+                    yield from _texts(one.value, function)
+    elif not (isinstance(node, ast.Constant) and node.value is None):
         yield "".join(_pieces(node))
+
+
+def _name(node: ast.expr) -> str:
+    return getattr(node, "id", "")
+
+
+@cache
+def _functions() -> dict[str, list[ast.FunctionDef]]:
+    """The functions of the package that say themselves to return a text."""
+    found: dict[str, list[ast.FunctionDef]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.FunctionDef)
+                and node.returns is not None
+                and ast.unparse(node.returns) in ("str", "str | None")
+            ):
+                found.setdefault(node.name, []).append(node)
+    return found
+
+
+# What is called on a value or read off it, and says nothing about it.
+_NOT_NAMES = {
+    *("self", "str", "list", "repr", "sorted", "min", "max", "round", "type", "map", "filter"),
+    *("join", "get", "lstrip", "decode", "__name__", "get_args", "short", "_short"),
+}
+_COUNTS = {"len", "sum", "int", "bit_length"}
+
+
+def _told(value: ast.expr) -> str:
+    """What a value is called: the key that it is read by, or the name that says most."""
+    if isinstance(value, ast.Call):
+        called = getattr(value.func, "attr", "") or _name(value.func)
+        if called in _COUNTS:
+            return "number"
+        if called == "get" and isinstance(value.args[0], ast.Constant):
+            return str(value.args[0].value)
+    found = list(ast.walk(value))
+    attributes = [n.attr for n in found if isinstance(n, ast.Attribute)]
+    names = [n.id for n in found if isinstance(n, ast.Name)]
+    return next((name for name in (*attributes, *names) if name not in _NOT_NAMES), "…")
 
 
 def _pieces(node: ast.expr) -> Iterator[str]:
@@ -162,9 +225,7 @@ def _pieces(node: ast.expr) -> Iterator[str]:
         for value in node.values:
             yield from _pieces(value)
     elif isinstance(node, ast.FormattedValue):
-        names = [n.id for n in ast.walk(node.value) if isinstance(n, ast.Name) and n.id != "self"]
-        attributes = [n.attr for n in ast.walk(node.value) if isinstance(n, ast.Attribute)]
-        yield f"‹{(attributes or names or ['…'])[0]}›"
+        yield f"‹{_told(node.value)}›"
     elif isinstance(node, ast.BinOp):
         yield from _pieces(node.left)
         yield from _pieces(node.right)

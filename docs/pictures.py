@@ -28,12 +28,12 @@ STYLE = """
   .back { fill: #ffffff } .ink { fill: #1f2430 } .soft { fill: #6b7280 } .rule { stroke: #e5e7eb }
   .up { stroke: #2563ab } .down { stroke: #c2570c } .node-up { fill: #2563ab }
   .node-down { fill: #c2570c } .rim { stroke: #ffffff }
-  .port { fill: #1f2430; stroke: #ffffff; stroke-width: 4px; paint-order: stroke }
+  .port { fill: #1f2430 } text { stroke: #ffffff; stroke-width: 4px; paint-order: stroke }
   @media (prefers-color-scheme: dark) {
     .back { fill: #16181d } .ink { fill: #e6e8ec } .soft { fill: #9aa3af } .rule { stroke: #2b303b }
     .up { stroke: #6aa7ea } .down { stroke: #f0934e } .node-up { fill: #6aa7ea }
     .node-down { fill: #f0934e } .rim { stroke: #16181d }
-    .port { fill: #e6e8ec; stroke: #16181d }
+    .port { fill: #e6e8ec } text { stroke: #16181d }
   }
   text { font-family: system-ui, -apple-system, "Segoe UI", sans-serif }
 """
@@ -87,7 +87,7 @@ def circuit_svg(run: Mapping[str, Any], circuit: Mapping[str, Any]) -> str:
         if node is not None and branch:
             at = node.x + PORTS[branch] + {"q": -6, "k": 0, "v": 6}[branch]
             parts.append(_text(at, node.y + 23, branch, "port", 12, "middle"))
-    answer, wrong = (prompt[key][0].strip() for key in ("answers", "distractors"))
+    answer, wrong = (_listed(prompt[key]) for key in ("answers", "distractors"))
     parts.append(_text(WIDTH / 2, 34, f"{answer}, not {wrong}", "ink", 19, "middle"))
     parts.append(_text(WIDTH / 2, height - 46, f"{prompt['clean']} …", "ink", 15, "middle"))
     size, total = circuit["size"], circuit["total"]
@@ -99,6 +99,12 @@ def circuit_svg(run: Mapping[str, Any], circuit: Mapping[str, Any]) -> str:
     head = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"'
     title = f"<title>{escape(note)}</title>"
     return "\n".join([f"<svg {head}>", title, f"<style>{STYLE}</style>", *parts, "</svg>", ""])
+
+
+def _listed(words: Sequence[str]) -> str:
+    """One word, two, or the first and the last of more."""
+    known = [word.strip() for word in words]
+    return " or ".join(known) if len(known) < 3 else f"{known[0]}, …, {known[-1]}"
 
 
 def _placed(found: Sequence[Mapping[str, Any]]) -> tuple[list[Node], float]:

@@ -1,8 +1,10 @@
 """Code blocks of README and the documentation, as CONTRIBUTING.md describes them, and their runner.
 
-A block is run unless a comment in the line before it says why it is only parsed:
+A block is run, unless a comment in the line before it says why it is run on a small model instead,
+or only parsed:
 
-    <!-- parsed: takes minutes -->
+    <!-- small: takes minutes -->
+    <!-- parsed: installs packages -->
 """
 
 import re
@@ -20,22 +22,48 @@ from unweave import cli
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(
-    r"""(?:<!--\ parsed:\ (?P<reason>[^>]+?)\ -->\n)?
+    r"""(?:<!--\ (?P<how>parsed|small):\ (?P<reason>[^>]+?)\ -->\n)?
         ^```(?P<language>[a-z]*)(?:\ title="(?P<title>[^"]+)")?\n
         (?P<text>.*?)^```$""",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
+# What stands for a task, a model and a device in a block that is run small: models of three layers
+# whose circuit takes seconds. And what a command then gets besides.
+SMALL = {
+    "ioi": "wired-inhibition",
+    "greater-than": "wired-induction",
+    "docstring": "wired-relay",
+    "induction": "wired-suppression",
+    "prompts.jsonl": "wired-induction",
+    "gpt2": "wired-induction",
+    "smollm2-135m": "wired-inhibition",
+    "cuda": "cpu",
+}
+SMALL_OPTIONS = {
+    "discover": "--held-out 20",
+    "compare": "--prompts 12 --held-out 20",
+    "reproduce": "wired-induction -n 8 --held-out 8 --draws 2",
+}
 LANGUAGES = ("python", "sh", "json", "toml", "text", "bibtex")
 
 
 class Block(NamedTuple):
-    """A fenced block: what it is, where it stands, why it is not run."""
+    """A fenced block: what it is, where it stands, and why it is not run as it stands."""
 
     language: str
     text: str
     line: int
     title: str | None
     reason: str | None
+    how: str | None = None
+
+    @property
+    def parsed(self) -> bool:
+        return self.how == "parsed"
+
+    @property
+    def small(self) -> bool:
+        return self.how == "small"
 
 
 def blocks(page: Path) -> list[Block]:
@@ -48,6 +76,7 @@ def blocks(page: Path) -> list[Block]:
             source.count("\n", 0, m.start("text")),
             m["title"],
             m["reason"],
+            m["how"],
         )
         for m in _BLOCK.finditer(source)
     ]
@@ -68,17 +97,31 @@ def run_page(page: Path, folder: Path) -> None:
         if block.title is not None:
             (folder / block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
-            code = compile(block.text, where, "exec")
-            if block.reason is None:
-                exec(code, names)
-            else:
+            code = compile(small_text(block.text) if block.small else block.text, where, "exec")
+            if block.parsed:
                 check_names(block.text, where)
+            else:
+                exec(code, names)
         elif block.language == "sh":
             for words in commands(block):
-                if block.reason is None:
-                    run_command(words, folder, where)
-                else:
+                if block.parsed:
                     check_command(words, where)
+                else:
+                    run_command(small_words(words) if block.small else words, folder, where)
+
+
+def small_words(words: Sequence[str]) -> list[str]:
+    """A command with a small model in place of its own; of several tasks, the first."""
+    assert words[0] == "unweave", f"{words[0]} cannot be run small"
+    tasks = set(SMALL.values()) - {"cpu"}
+    found = [SMALL.get(word, word) for word in words]
+    others = found[2:3] + [word for word in found[3:] if words[1] != "compare" or word not in tasks]
+    return found[:2] + others + SMALL_OPTIONS.get(words[1], "").split()
+
+
+def small_text(source: str) -> str:
+    """Python code with a small model in place of its own: the names stand in quotes."""
+    return re.sub(r'"([\w.-]+)"', lambda m: f'"{SMALL.get(m[1], m[1])}"', source)
 
 
 def run_command(words: Sequence[str], folder: Path, where: str) -> None:

@@ -1,6 +1,7 @@
 """What is published: the files that are built, their metadata, and the lower bounds."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -50,6 +51,52 @@ def test_wheel_holds_the_package_and_its_licence_only(dist: Path):
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert "unweave/py.typed" in names
     assert wheel.stat().st_size < 2_000_000
+
+
+def test_the_wheel_runs_by_itself(dist: Path, tmp_path: Path):
+    """Templates, roles and everything that is found by folder discovery is in it."""
+    (wheel,) = dist.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    where = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    done = subprocess.run(
+        [sys.executable, "-c", "import unweave; print(unweave.__file__)"],
+        env=where,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path / "installed")
+    few = ["-n", "8", "--held-out", "8", "--out", "run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "unweave", "discover", "wired-induction", *few],
+        env=where,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "a2.h0   induction" in done.stdout
+    assert (tmp_path / "run" / "report.html").stat().st_size > 100_000
+
+
+@pytest.mark.parametrize(("tag", "version"), [("v1.2.3", "1.2.3"), (None, "0.1.0")])
+def test_the_version_is_that_of_the_tag(tag: str | None, version: str, tmp_path: Path):
+    """Without git, as in an archive of the tree, it is the fallback."""
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    if tag is not None:
+        author = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+        for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"], ["tag", tag]):
+            subprocess.run(["git", *author, *command], cwd=tmp_path, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "version"],
+        cwd=tmp_path,
+        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == version, done.stderr
 
 
 def test_sources_can_be_built_and_tested(dist: Path):

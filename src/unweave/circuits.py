@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unweave.display.frames import frame
-from unweave.display.grids import circuit_svg, grid_of, heatmap_svg
+from unweave.display.graphs import graph_svg
+from unweave.display.grids import grid_of, heatmap_svg
 from unweave.display.tables import bar_table, block
 from unweave.errors import UnweaveError
 
@@ -221,6 +222,11 @@ class Evidence:
     def core(self) -> bool:
         return self.group == "core"
 
+    @property
+    def half(self) -> float:
+        """Half the width of the interval: the effect ± this."""
+        return (self.interval[1] - self.interval[0]) / 2
+
     def to_json(self) -> dict[str, Any]:
         found = {"effect": self.effect, "interval": list(self.interval)}
         return found | {
@@ -252,11 +258,14 @@ class NodeSummary:
         roles: Every role whose evidence it meets; none is "unclear".
         sentence: Made from its measurements.
         at: Label of the position where it matters; "" where no label holds half of that.
+        feeders: Nodes that its query, key or value comes from, where its output fell when that was
+            patched out.
     """
 
     roles: tuple[str, ...]
     sentence: str
     at: str = ""
+    feeders: tuple[str, ...] = ()
 
     @property
     def role(self) -> str:
@@ -264,7 +273,8 @@ class NodeSummary:
         return ", ".join(self.roles) or "unclear"
 
     def to_json(self) -> dict[str, Any]:
-        return {"roles": list(self.roles), "sentence": self.sentence, "at": self.at}
+        found = {"roles": list(self.roles), "sentence": self.sentence, "at": self.at}
+        return found | {"feeders": list(self.feeders)}
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> "NodeSummary | None":
@@ -272,7 +282,8 @@ class NodeSummary:
         if record.get("sentence") is None:
             return None
         roles = tuple(record.get("roles") or ())
-        return NodeSummary(roles, record["sentence"], record.get("at") or "")
+        feeders = tuple(record.get("feeders") or ())
+        return NodeSummary(roles, record["sentence"], record.get("at") or "", feeders)
 
 
 @dataclass(frozen=True)
@@ -472,7 +483,19 @@ class Circuit:
                 "high": [None if one is None else one.interval[1] for one in found],
                 "group": [None if one is None else one.group for one in found],
                 "frequency": [None if one is None else one.frequency for one in found],
+                "role": [
+                    self.summaries[n].role if n in self.summaries else None for n in self.nodes
+                ],
             }
+        )
+
+    @property
+    def effects(self) -> tuple[float, ...]:
+        """By node, what faithfulness loses without it; the scores where that was not measured."""
+        if not self.evidence:
+            return self.scores
+        return tuple(
+            self.evidence[node].effect if node in self.evidence else math.nan for node in self.nodes
         )
 
     def plot(self) -> "Figure":
@@ -480,17 +503,32 @@ class Circuit:
         from unweave.display.figures import circuit_graph
 
         title = f"{self.task} in {self.model}: {self.parts}"
-        ends = [edge.name.partition("<")[0].split("->") for edge in self.edges]
-        lines = [(source, target) for source, target in ends]
-        return circuit_graph(self.nodes, self.scores, title, lines)
+        return circuit_graph(self.nodes, self.effects, title, self._lines)
 
     def _repr_html_(self) -> str:
-        text = f"{self.parts}, faithfulness {self.faithfulness:.3f}"
-        rows = list(zip(self.nodes, self.scores, strict=True))
+        title = f"{self.parts}, faithfulness {self.faithfulness:.3f}"
+        picture = graph_svg(self.nodes, self.effects, self._lines)
         if self.level == "edge":
-            rows = [(edge.name, edge.effect) for edge in self.edges]
-        picture = circuit_svg(self.nodes, self.scores)
-        return block(text, (self.task, self.model, self.method), picture, bar_table(rows))
+            table = bar_table([(edge.name, edge.effect) for edge in self.edges])
+        else:
+            rows = list(zip(self.nodes, self.effects, strict=True))
+            table = bar_table(rows, notes=[self._notes(node) for node in self.nodes])
+        return block(title, (self.task, self.model, self.method), picture, table)
+
+    @property
+    def _lines(self) -> list[tuple[str, str]]:
+        """Source and target of each edge; of a circuit of nodes, what feeds each of them."""
+        ends = (edge.name.partition("<")[0].partition("->") for edge in self.edges)
+        lines = [(source, target) for source, _, target in ends]
+        return lines or [
+            (source, node) for node, one in self.summaries.items() for source in one.feeders
+        ]
+
+    def _notes(self, node: str) -> tuple[str, ...]:
+        """What a table of the nodes tells beside an effect: its error, its group, its role."""
+        known, told = self.evidence.get(node), self.summaries.get(node)
+        measured = ("", "") if known is None else (f"±\u00a0{known.half:.2f}", known.group or "")
+        return (*measured, "" if told is None else told.role)
 
 
 def _save(path: str | Path, tensors: Mapping[str, Tensor], names: Mapping[str, Any]) -> None:

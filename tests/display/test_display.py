@@ -1,6 +1,7 @@
 """How objects look in a notebook: what is shown is what they hold, and every text is escaped."""
 
 import math
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 import unweave
-from unweave.circuits import Circuit, CircuitEdge, EdgeScores, Evidence, Scores
+from unweave.circuits import Circuit, CircuitEdge, EdgeScores, Evidence, NodeSummary, Scores
 from unweave.decomposition.api import Decomposition
+from unweave.display.graphs import graph_svg
 from unweave.display.grids import Cell, grid_of
 from unweave.evaluation.api import Evaluation, evaluate
 from unweave.experiments.specification import Experiment, Specification
@@ -114,6 +116,47 @@ def test_an_unknown_score_is_shown_as_a_dash(circuit: Circuit) -> None:
     assert "–" in shown
 
 
+def test_a_circuit_shows_measured_effects_and_roles_by_layer(circuit: Circuit) -> None:
+    """A score only estimates the effect: it is shown where no effect was measured."""
+    summaries = {"a2.h0": NodeSummary(("induction", "mover"), "It copies.")}
+    evidence = {**circuit.evidence, "a2.h0": Evidence(2.0, (1.5, 2.5), 1.0, "supporting")}
+    edges = (CircuitEdge("a1.h2->a2.h0<k>", 1.0), CircuitEdge("a2.h0->logits", 1.0))
+    found = replace(circuit, evidence=evidence, summaries=summaries, edges=edges)
+    assert (found.effects, replace(found, evidence={}).effects) == ((0.5, 2.0), circuit.scores)
+    drawn = ElementTree.fromstring(re.findall(r"<svg.*?</svg>", found._repr_html_())[0])
+    nodes = {node.findtext("title"): node for node in drawn.findall("circle")}
+    assert list(nodes) == ["a1.h2: +0.5", "a2.h0: +2"]
+    low, high = (float(node.get("cy", 0)) for node in nodes.values())
+    assert high < low, "later layers are higher"
+    assert [text.text for text in drawn.findall("text")] == ["layer 1", "layer 2", "a1.h2", "a2.h0"]
+    (line,) = drawn.findall("line")  # the logits have no place
+    first, second = nodes.values()
+    assert [line.get(key) for key in ("x1", "y1", "x2", "y2")] == [
+        node.get(key) for node in (first, second) for key in ("cx", "cy")
+    ]
+    table = found._repr_html_().partition("</svg>")[2]
+    assert " ".join(re.sub(r"<[^>]*>", " ", table).split()) == (
+        "a1.h2 +0.5 ± 0.10 core a2.h0 +2 ± 0.50 supporting induction, mover"
+    )
+    (markers,) = _traces(replace(found, edges=()).plot())
+    assert markers.marker.size[1] > markers.marker.size[0]
+    assert graph_svg(["embed"], [1.0]) == ""
+
+
+def test_without_edges_lines_show_what_feeds_a_node(circuit: Circuit) -> None:
+    told = {"a2.h0": NodeSummary(("induction",), "It copies.", "end", ("a1.h2", "a0.h1"))}
+    found = Circuit.from_json(replace(circuit, summaries=told).to_json())
+    assert found.summaries == told
+    assert found._repr_html_().count("<line") == 1  # a0.h1 is not in the circuit
+    assert circuit._repr_html_().count("<line") == 0
+    lines, _ = _traces(found.plot())
+    assert (list(lines.x), list(lines.y)) == (["2", "0", None], ["1", "2", None])
+
+
+def test_a_name_is_not_broken_on_a_narrow_screen(scores: Scores) -> None:
+    assert '<code style="white-space:nowrap">a0.h3</code>' in scores._repr_html_()
+
+
 def test_a_decomposition_shows_the_shares(decomposition: Decomposition) -> None:
     shown = decomposition._repr_html_()
     share = float(decomposition.relevance("a2.h0", "share")[1].mean())
@@ -194,6 +237,9 @@ def test_frames(
     assert list(found["score"]) == [scores[name] for name in scores.ranking()]
     assert list(found["standard_deviation"]) == [1.0] * 5
     assert list(edges.to_frame()["target"]) == ["a5.h1<q>", "m0"]
+    assert list(circuit.to_frame()["role"].dropna()) == []
+    told = replace(circuit, summaries={"a1.h2": NodeSummary(("induction",), "It looks.")})
+    assert list(told.to_frame()["role"].dropna()) == ["induction"]
     groups = circuit.to_frame()["group"]
     assert (groups[0], bool(groups.isna()[1])) == ("core", True)
     whole = decomposition.to_frame()

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,15 +47,37 @@ raise UnweaveError(f"{name!r} is not a site: expected {kinds[0]}" " or other")
 raise UnweaveError(str(error))
 raise ValueError("not ours, whatever it says")
 raise NotFiniteError(f"score {name} is not finite")
-BadLine(3, f"{first} fields under {second} columns")
+BadLine(3, f"{len(first)} fields under {columns()} columns of {row.get('file')}")
 _fail(value, where, "a list" if size is None else f"a list of {size}")
 """
     assert {*script("hooks").messages(source)} == {
         "‹name› is not a site: expected ‹kinds› or other",
         "score ‹name› is not finite",
-        "‹first› fields under ‹second› columns",
+        "‹number› fields under ‹columns› columns of ‹file›",
         "‹where› is ‹value›, expected a list",
         "‹where› is ‹value›, expected a list of ‹size›",
+    }
+
+
+def test_a_message_with_a_name_or_from_a_function_is_listed():
+    source = """
+def read(path):
+    reason = "first"
+    if path:
+        reason = f"line {path.number} again: drop one"
+    raise UnweaveError(reason)
+
+def other():
+    reason = "of another function"
+    if bad := "a walrus: see here":
+        raise UnweaveError(bad)
+    raise UnweaveError(unknown_column(name))
+"""
+    assert {*script("hooks").messages(source)} == {
+        "first",
+        "line ‹number› again: drop one",
+        "a walrus: see here",
+        "unknown column ‹name›: ‹nearest›",  # of behaviours/rows.py
     }
 
 
@@ -62,6 +85,9 @@ _fail(value, where, "a list" if size is None else f"a list of {size}")
     "text",
     [
         "is not a site: expected e.g. a9.h6",  # UnweaveError
+        "is not on this machine and ‹why›: go online once",  # from a function
+        "fields under ‹number› columns: quote texts with commas",  # with a name
+        "- `unknown ‹noun› ‹name›: ‹nearest›`",
         "the ‹name› ablation is not finite at ‹point›: look for NaN",  # NotFiniteError
         "‹where› is ‹value›, expected a whole number",  # in a file of a run
         "expected an object {…} with clean, corrupted, …",  # in a task file
@@ -71,15 +97,15 @@ def test_every_kind_of_error_is_listed(text: str):
     listed = script("hooks").error_list()
     assert text in listed
     lines = [line for line in listed.splitlines() if line.startswith("- ")]
-    assert len(lines) > 350
+    assert len(lines) > 370
 
 
 # What says what to do, or names what there is to choose from.
 VERBS = """
     add ask begin call check choose compare continues? correct corrupt declare delete discover
-    draw drop export fetch give install keep leave load look make move name pass pip put record
-    remove rename repair report resume run save score set shorten split start take teach try use
-    wait write
+    draw drop export fetch give install keep leave load look make move name pass pip put quote
+    record remove rename repair report resume run save score set shorten split start take teach
+    try use wait write
 """
 REMEDY = re.compile(
     rf"\b({'|'.join(VERBS.split())})\b"
@@ -93,7 +119,7 @@ REASONS = {
     "‹name› cannot be looked up: ‹strerror›",
     "‹path› cannot be read: ‹strerror›",
     "‹source› cannot be read: ‹strerror›",
-    "‹str› cannot be read: ‹error›",
+    "‹path› cannot be read: ‹error›",
     "cannot read the roles ‹path›: ‹strerror›",
     "nothing could be reproduced: ‹failed›",
     "task ‹name›, line ‹line›: ‹error›",
@@ -125,7 +151,7 @@ def drawn() -> ElementTree.Element:
         {"site": "a3.h2", "score": -2.0},
     ]
     circuit = {"nodes": nodes, "size": 2, "total": 8, "model": "a <b> model", "faithfulness": 0.98}
-    prompt = {"clean": "A & B", "answers": [" B"], "distractors": [" A"]}
+    prompt = {"clean": "A & B", "answers": [" B"], "distractors": [" A", " C", " D"]}
     feeder = {"source": "a0.h1", "share": -0.5}
     feeders = [feeder | {"input": "k", "held": True}, feeder | {"input": "v", "held": False}]
     explained = [
@@ -149,9 +175,21 @@ def test_a_picture_shows_nodes_by_score_and_feeders_that_held(drawn: ElementTree
     widths = [float(line.get("stroke-width", 0)) for line in (to_answer, to_key)]
     assert widths == [pytest.approx(0.8 + 4.2 * share, abs=0.06) for share in (0.4, 0.5)]
     texts = [t.text for t in drawn.findall(f"{SVG}text")]
-    assert {"a0.h1", "previous token", "a3.h2", "layer 3", "B, not A", "A & B …"} <= set(texts)
+    assert {"a0.h1", "previous token", "a3.h2", "layer 3", "B, not A, …, D", "A & B …"} <= set(
+        texts
+    )
     assert "k" in texts
     assert "v" not in texts, "a feeder whose check did not hold is not drawn"
+
+
+def test_names_in_a_picture_can_be_read_where_a_line_runs_through_them():
+    """Every text has a rim in the colour of its background, light and dark."""
+    for path in (ROOT / "docs" / "pictures").glob("*.svg"):
+        style = str(ElementTree.parse(path).getroot().findtext(f"{SVG}style"))
+        backs = re.findall(r"\.back { fill: (#\w+) }", style)
+        assert len(backs) == 2, path.name
+        assert re.findall(r"text { stroke: (#\w+)", style) == backs, path.name
+        assert "paint-order: stroke" in style, path.name
 
 
 def test_pictures_are_small():
@@ -176,6 +214,23 @@ def test_the_gallery_shows_what_its_script_makes():
         assert one["command"] in page
     # Circuits of wired models are known: what is stored is what was wired.
     assert set(stored["wired-induction"]["nodes"]) == {"a1.h2", "a2.h0"}
+
+
+def test_the_gallery_is_made_by_its_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What it stores is what is in the repository; the report is one file, which the page links."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    shutil.copy(ROOT / "docs" / "pictures.py", tmp_path / "docs")
+    gallery = script("gallery")
+    monkeypatch.setattr(gallery, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(gallery, "RUNS", tmp_path / "runs")
+    gallery.main(["wired-relay"])
+    (made,) = json.loads((tmp_path / "docs" / "gallery.json").read_text()).values()
+    stored = stored_gallery()["wired-relay"]
+    assert made == stored | {key: pytest.approx(made[key]) for key in ("faithfulness", "interval")}
+    assert made["faithfulness"] == pytest.approx(stored["faithfulness"], abs=1e-3)
+    assert (tmp_path / "docs" / "pictures" / "gallery-wired-relay.svg").exists()
+    assert (tmp_path / "docs" / "gallery" / "wired-relay.html").stat().st_size > 1_000_000
 
 
 def test_the_pages_that_everybody_looks_for_are_in_the_navigation():

@@ -43,7 +43,7 @@ def read_labelled(line: int, fields: Mapping[str, Any]) -> Labelled:
             )
     for name in ("text", "label"):
         if name not in fields:
-            raise UnweaveError(f"{name!r} is missing")
+            raise UnweaveError(f"{name!r} is missing: add it")
     for name in ("text", "corrupted", "template"):
         if not isinstance(fields.get(name, ""), str):
             raise UnweaveError(f"{name} is {short(fields[name])}: expected a text")

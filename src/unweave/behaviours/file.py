@@ -138,9 +138,9 @@ def read_prompts(path: Path) -> tuple[list[tuple[int, Prompt]], list[BadLine]]:
         prompts.append((line, found))
     keys = {prompt.key for _, prompt in prompts}
     if not problems and len(keys) < 4:
-        reason = "the file is empty" if not prompts else f"{len(keys)} prompts in the file"
+        found = f"{len(keys)} prompts in the file" if prompts else "the file is empty"
         remedy = "discovery, check, evaluation and reference need one each, write 4 or more"
-        problems.append(BadLine(0, f"{reason}: {remedy}"))
+        problems.append(BadLine(0, f"{found}: {remedy}"))
     return prompts, problems
 
 
@@ -189,7 +189,7 @@ def _prompt(fields: Mapping[str, Any]) -> Prompt:
 def _text(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name)
     if value is None:
-        raise UnweaveError(f"{name!r} is missing")
+        raise UnweaveError(f"{name!r} is missing: add it")
     if not isinstance(value, str):
         raise UnweaveError(f"{name} is {short(value)}: expected a text")
     return value

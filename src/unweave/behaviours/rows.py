@@ -74,7 +74,7 @@ def _json_rows(text: str) -> Iterator[Row]:
             yield Row(line, BadLine(line, str(error)))
             continue
         except (ValueError, RecursionError) as error:
-            yield Row(line, BadLine(line, f"not JSON: {error}"))
+            yield Row(line, BadLine(line, f"not JSON: {error}; write one object a line"))
             continue
         if isinstance(fields, dict):
             yield Row(line, fields)
@@ -103,7 +103,7 @@ def _csv_rows(text: str) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield Row(line, BadLine(line, f"not CSV: {error}"))
+            yield Row(line, BadLine(line, f"not CSV: {error}; quote texts with commas"))
             return
         end = reader.line_num
         if not any(cell.strip() for cell in cells):
@@ -122,7 +122,7 @@ def _csv_rows(text: str) -> Iterator[Row]:
 
 def _bad_header(header: list[str]) -> str | None:
     if twice := [name for name in header if header.count(name) > 1]:
-        return f"column {twice[0]!r} twice"
+        return f"column {twice[0]!r} twice: drop one"
     unknown = [name for name in header if name not in COLUMNS]
     return unknown_column(unknown[0]) if unknown else None
 

@@ -214,9 +214,8 @@ def _table(circuit: "Circuit") -> "Table":
             row.append(circuit.summaries[name].role if name in circuit.summaries else "")
         if name in circuit.evidence:
             known = circuit.evidence[name]
-            half = (known.interval[1] - known.interval[0]) / 2
             often = "" if known.frequency is None else f"{known.frequency:.0%}"
-            row += [f"{known.effect:+.2f} ± {half:.2f}", known.group or "", often]
+            row += [f"{known.effect:+.2f} ± {known.half:.2f}", known.group or "", often]
             row.append(" ".join(known.swaps[:3]))
         elif not circuit.evidence:
             row.append(f"{score:+.3f}")

@@ -83,23 +83,6 @@ def heatmap_svg(grid: Grid) -> str:
     return _svg(grid, parts)
 
 
-def circuit_svg(nodes: Sequence[str], scores: Sequence[float]) -> str:
-    """The circuit's nodes in their layers, the logits below them; a circle's area is the score."""
-    grid = grid_of(nodes, scores)
-    parts = _labels(grid)
-    for cell, value in grid.values.items():
-        x, y = _corner(grid, cell)
-        share = abs(value) / grid.most if math.isfinite(value) else 0.0
-        radius = 2.5 + 4.5 * share**0.5
-        colour = NEGATIVE if value < 0 else POSITIVE
-        title = escape(f"layer {cell.row}, {_named(cell.column)}: {number(value)}")
-        parts.append(
-            f'<circle cx="{x + 7}" cy="{y + 7}" r="{radius:.1f}" fill="{colour}">'
-            f"<title>{title}</title></circle>"
-        )
-    return _svg(grid, parts)
-
-
 def _named(column: str) -> str:
     return column if column == MLP else f"head {column}"
 

@@ -25,21 +25,29 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], most: int = MO
     return f"<table>{''.join(lines)}</table>"
 
 
-def bar_table(rows: Sequence[tuple[str, float]], most: int = MOST) -> str:
-    """Names with their scores and a bar each."""
+def bar_table(
+    rows: Sequence[tuple[str, float]], most: int = MOST, notes: Sequence[Sequence[str]] = ()
+) -> str:
+    """Names with their scores and a bar each.
+
+    Args:
+        notes: For each row, texts that stand behind its bar.
+    """
     finite = [abs(score) for _, score in rows if math.isfinite(score)]
-    unit = 100 / (max(finite, default=0.0) or 1.0)
+    unit = 80 / (max(finite, default=0.0) or 1.0)
     lines = []
-    for name, score in rows[:most]:
+    for index, (name, score) in enumerate(rows[:most]):
         width = round(abs(score) * unit) if math.isfinite(score) else 0
         colour = NEGATIVE if score < 0 else POSITIVE
         bar = f'<div style="background:{colour};height:.7em;width:{width}px"></div>'
-        lines.append(
-            f"<tr><td><code>{escape(name)}</code></td><td>{number(score)}</td><td>{bar}</td></tr>"
-        )
+        # In a narrow window a name is not broken into letters.
+        code = f'<code style="white-space:nowrap">{escape(name)}</code>'
+        cells = [code, number(score), bar, *map(escape, notes[index] if notes else ())]
+        shown = "".join(f'<td style="padding:.2em .6em">{cell}</td>' for cell in cells)
+        lines.append(f"<tr>{shown}</tr>")
     if len(rows) > most:
         lines.append(f'<tr><td colspan="3">… {len(rows) - most} more</td></tr>')
-    return f"<table>{''.join(lines)}</table>"
+    return f'<div style="overflow-x:auto"><table>{"".join(lines)}</table></div>'
 
 
 def block(title: str, about: Sequence[str], *parts: str) -> str:

@@ -36,7 +36,10 @@ class Explained:
         """What `circuit.json` says about each node."""
         return {
             one.node: NodeSummary(
-                tuple(role.name for role in one.roles), one.sentence, one.measurements.at
+                tuple(role.name for role in one.roles),
+                one.sentence,
+                one.measurements.at,
+                tuple(dict.fromkeys(f.source for f in one.measurements.feeders if f.held)),
             )
             for one in self.nodes
         }

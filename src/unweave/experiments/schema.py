@@ -265,7 +265,7 @@ _NODE = fields(
         **dict.fromkeys(("site", "group", "sentence", "at"), text),
         **dict.fromkeys(("score", "effect", "frequency"), number),
         "interval": _PAIR,
-        **dict.fromkeys(("swaps", "roles"), _NAMES),
+        **dict.fromkeys(("swaps", "roles", "feeders"), _NAMES),
     },
     ("site",),
 )
