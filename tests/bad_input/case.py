@@ -36,12 +36,14 @@ class Case:
         command: What follows `unweave`, with {bad} for the scratch folder.
         says: Words that the error has to contain.
         make: Makes the bad input in the scratch folder, which exists.
+        nobody: Whether it is run without root's rights, to which nothing is closed.
     """
 
     name: str
     command: str
     says: str
     make: Make = lambda folder: None
+    nobody: bool = False
 
     def args(self, folder: Path) -> list[str]:
         return [part.replace("{bad}", str(folder)) for part in shlex.split(self.command)]
@@ -61,6 +63,11 @@ def file(name: str, content: str | bytes = b"") -> Make:
     """A file with this content."""
     data = content.encode() if isinstance(content, str) else content
     return lambda folder: (folder / name).write_bytes(data)
+
+
+def mode(name: str, rights: int) -> Make:
+    """Changes who may read and write a file or folder ("." for the scratch folder)."""
+    return lambda folder: (folder / name).chmod(rights)
 
 
 def folder(family: str, variant: str = "", /, **fields: Any) -> Make:

@@ -1,14 +1,18 @@
 """Every bad input of the tables: exit code 2, one line, nothing written."""
 
 import importlib
+import os
 import pkgutil
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pytest
 from bad_input.case import Case
+from oracles.rights import nobody
 
+import unweave
 from unweave import cli
 
 SECONDS = 30  # a hang is a failure too
@@ -24,10 +28,14 @@ def tables() -> Iterator[tuple[str, Case]]:
 FOUND = list(tables())
 
 
+class Hang(BaseException):
+    """No `except Exception` may take it for a damaged file, and the case for one that is fine."""
+
+
 @pytest.fixture
 def alarm() -> Iterator[None]:
     def stop(*_: object) -> None:
-        raise AssertionError(f"still running after {SECONDS} seconds")
+        raise Hang(f"still running after {SECONDS} seconds")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(SECONDS)
@@ -36,10 +44,27 @@ def alarm() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@contextmanager
+def without_rights(folder: Path) -> Iterator[None]:
+    """As nobody, to whom the folders around this one are open, and who may not import from root's
+    site-packages: what a command imports is there before."""
+    for name in ("work", ".", "..", "../.."):
+        (folder / name).chmod(0o777 if name == "work" else 0o755)
+    own = (module.name for module in pkgutil.walk_packages(unweave.__path__, "unweave."))
+    for name in ("rich.console", "rich.table", *own):
+        if not name.endswith("__main__"):
+            with suppress(ImportError):  # of a GPU's packages
+                importlib.import_module(name)
+    with nobody():
+        yield
+
+
 def content(folder: Path) -> dict[str, bytes | None]:
     """Every path below a folder, with the bytes of files."""
     return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        str(path.relative_to(folder)): path.read_bytes()
+        if path.is_file() and os.access(path, os.R_OK)
+        else None
         for path in sorted(folder.rglob("*"))
     }
 
@@ -61,7 +86,8 @@ def test_bad_input(
     monkeypatch.setenv("UNWEAVE_CACHE", str(tmp_path / "work" / "cache"))
     before = content(tmp_path)
     capsys.readouterr()
-    code = cli.main(case.args(tmp_path / "bad"))
+    with without_rights(tmp_path) if case.nobody else nullcontext():
+        code = cli.main(case.args(tmp_path / "bad"))
     printed = capsys.readouterr()
     assert code == 2, printed
     lines = printed.err.splitlines()

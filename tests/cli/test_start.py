@@ -16,6 +16,43 @@ def test_unweave_alone_prints_a_start_of_three_lines(capsys: pytest.CaptureFixtu
     assert all(line.startswith("unweave ") and len(line) <= 100 for line in lines)
 
 
+def unweave(*args: str, stdout: int) -> tuple[int, str]:
+    """Exit code and standard error of a command whose output goes there."""
+    done = subprocess.run(
+        [sys.executable, "-m", "unweave", *args], stdout=stdout, stderr=subprocess.PIPE, text=True
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's full device")
+@pytest.mark.parametrize("args", [(), ("models",), ("models", "--json"), ("--version",)])
+def test_output_that_a_full_disk_does_not_take_is_one_line(args: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        code, said = unweave(*args, stdout=full.fileno())
+    assert code == 2
+    assert said == "error: cannot write standard output: No space left on device; make room\n"
+
+
+@pytest.mark.parametrize("args", [(), ("models", "--json")])
+def test_output_that_nobody_reads_is_no_traceback(args: tuple[str, ...]) -> None:
+    """As in `unweave models | head -1`."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        assert unweave(*args, stdout=writes) == (1, "")
+    finally:
+        os.close(writes)
+
+
+@pytest.mark.parametrize("columns", ["0", "", "many"])
+def test_a_terminal_of_any_width_shows_something(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert cli.main(["models"]) == 0
+    assert "smollm2" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("args", "text"),
     [

@@ -1,6 +1,9 @@
 """Evidence on the nodes of a circuit, against runs of each circuit by itself."""
 
+from typing import Any
+
 import pytest
+import torch
 
 from unweave.behaviours.file import find_task
 from unweave.evaluation.certainty import CORE, certainty
@@ -49,6 +52,29 @@ def test_effects_are_what_faithfulness_loses_without_a_node(problem: Problem) ->
     assert found[str(idle[0])].swaps[0] in map(str, idle[1:4])
     assert found[str(idle[0])].frequency == 0
     assert not any(found[str(node)].swaps for node in known.nodes)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rounding_does_not_decide_what_can_be_replaced(
+    problem: Problem, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other CPUs round the same runs in another way."""
+    known = find_task(TASK).known_circuit(TASK)
+    assert known is not None
+    idle = tuple(node for node in problem.nodes if node not in set(known.nodes))
+    draw = torch.Generator().manual_seed(seed)
+    scale = float(problem.reference.scale)
+    for name in ("metric", "flipped"):
+        usual = getattr(Problem, name)
+
+        def rounded(self: Problem, *args: Any, usual: Any = usual) -> torch.Tensor:
+            found = usual(self, *args)
+            return found + 1e-6 * scale * torch.randn(found.shape, generator=draw)
+
+        monkeypatch.setattr(Problem, name, rounded)
+    found = certainty(problem, (*known.nodes, idle[0]), idle[1:4], price=0.01)
+    assert found[str(idle[0])].group == "interchangeable"
+    assert [found[str(node)].group for node in known.nodes] == ["core", "core"]
 
 
 def test_a_node_that_is_worth_its_price_alone_is_not_core(problem: Problem) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from oracles.closeness import RELATIVE, assert_close
 
 from unweave.evaluation.curves import Curve, curve_sizes, faithfulness_curve
 from unweave.evaluation.faithfulness import measured
@@ -36,8 +37,8 @@ def test_grid_begins_with_nothing_and_ends_with_all(nodes):
 def test_curve_of_the_wired_model(problem, circuit):
     others = [node for node in problem.nodes if node not in circuit]
     curve = faithfulness_curve(problem, [*circuit, *others])
-    assert curve.faithfulness[0] == pytest.approx(0, abs=1e-6)
-    assert curve.faithfulness[-1] == pytest.approx(1, abs=1e-6)
+    assert curve.faithfulness[0] == pytest.approx(0, abs=RELATIVE[torch.float32])
+    assert curve.faithfulness[-1] == pytest.approx(1, abs=RELATIVE[torch.float32])
     assert curve.first(0.95) == 2
 
 
@@ -48,8 +49,8 @@ def test_many_at_a_time_is_one_at_a_time(problem):
     rows = run_circuits(
         problem.model, problem.batch, circuits, problem.points, problem.ablation, rows=3
     )
-    assert torch.allclose(together, alone, atol=1e-6)
-    assert torch.allclose(together, rows, atol=1e-6)
+    assert_close(together, alone)
+    assert_close(together, rows)
 
 
 def test_faithfulness_by_its_definition(problem, circuit):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from oracles.closeness import RELATIVE
 
 from unweave.circuits import Scores
 from unweave.errors import UnweaveError
@@ -46,7 +47,7 @@ def test_random_circuits_of_the_wired_model(problem, circuit):
     drawn = random_circuits(problem, (0.5, 1.0), draws=12, seed=3)
     assert [len(draws.faithfulness) for draws in drawn] == [12, 12]
     assert drawn == random_circuits(problem, (0.5, 1.0), draws=12, seed=3)
-    assert drawn[1].faithfulness == pytest.approx([1.0] * 12, abs=1e-6)
+    assert drawn[1].faithfulness == pytest.approx([1.0] * 12, abs=RELATIVE[torch.float32])
     found = random_test(problem, circuit, (0.2,), draws=10)
     assert found.faithfulness == pytest.approx(1, abs=0.02)
     assert found.shares[0].farther >= 0.9

@@ -7,12 +7,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from oracles.deaths import Deadly, Death, result
+from oracles.rights import nobody
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -284,19 +284,6 @@ def test_a_full_disk_keeps_the_run(wired: Model, tmp_path: Path) -> None:
     discover(wired, TASK, specification(), tmp_path, resume=True)
 
 
-@contextmanager
-def nobody() -> Iterator[None]:
-    """Gives root's rights up, to which nothing is read-only."""
-    root = os.geteuid() == 0
-    if root:
-        os.setresuid(65534, 65534, 0)
-    try:
-        yield
-    finally:
-        if root:
-            os.setresuid(0, 0, 0)
-
-
 def test_a_read_only_folder(wired: Model, finished: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     for parent in (tmp_path.parent, tmp_path.parent.parent):
@@ -304,6 +291,13 @@ def test_a_read_only_folder(wired: Model, finished: Path, tmp_path: Path) -> Non
     with nobody(), pytest.raises(UnweaveError, match="Permission denied; choose another folder"):
         discover(wired, TASK, specification(), tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_other_users_may_read_all_of_a_run_or_nothing(finished: Path) -> None:
+    """As the user's umask says, for tensors too."""
+    rights = {path.name: path.stat().st_mode & 0o777 for path in finished.iterdir()}
+    (finished.parent / "new").touch()
+    assert {*rights.values()} == {(finished.parent / "new").stat().st_mode & 0o777}, rights
 
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import torch
 from unweave.errors import UnweaveError
 from unweave.model.checkpoint import Checkpoint, Tiny, architectures, read_network
 from unweave.model.weights import Activation, Attention, Branch, Head, Network, tensors
-from unweave.testing import check_architecture, find_parity, random_inputs
+from unweave.testing import check_architecture, find_parity, parity, random_inputs
 from unweave.testing.architecture import negative_control, network_of
 from unweave.testing.oracle import Widened, arguments_for, build, forward
-from unweave.testing.parity import Delta
+from unweave.testing.parity import Delta, relative_bound
 
 FAMILIES = [name for name in architectures if architectures[name].tiny]
 VARIANTS = [(name, variant) for name in FAMILIES for variant in architectures[name].tiny]
@@ -167,6 +167,41 @@ def test_first_diverging_component_is_named(place, change):
     assert f"first diverges at {place} (5 tokens)" in str(report)
 
 
+@pytest.mark.parametrize("factor", [2.0**-20, 2.0**20])
+def test_bounds_are_relative_to_what_is_compared(factor, monkeypatch):
+    """What rounding explains in an output explains as much of one a million times the size."""
+    oracle, usual = oracle_of("gpt2"), parity.forward
+    network = network_of(oracle)
+    plain = find_parity(network, oracle).deltas
+
+    def scaled(*args):
+        output, others = usual(*args)
+        return output * factor, others
+
+    def times(factor: float) -> Network:
+        return replace(network, head=Head((*network.head.steps, factor)))
+
+    monkeypatch.setattr(parity, "forward", scaled)
+    report = find_parity(times(factor), oracle)
+    assert report.passed, str(report)
+    for one, other in zip(plain, report.deltas, strict=True):
+        size = factor if one.component == "logits" else 1.0
+        assert other.bound == pytest.approx(size * one.bound)
+    assert not find_parity(times(factor * (1 + 1e-3)), oracle).passed
+
+
+def test_bounds_grow_with_the_number_of_operations():
+    """As a random walk does: with the root of the terms of a sum, and of the components."""
+    network, tiny = network_of(oracle_of("gpt2")), architectures["gpt2"].tiny["default"]
+    components = len(network.body.blocks) + 2
+    deep = replace(network, body=replace(network.body, blocks=network.body.blocks * 4))
+    wide = network_of(build(replace(tiny, config={**tiny.config, "n_embd": 96})))
+    bound = relative_bound(network)
+    assert relative_bound(deep) / bound == pytest.approx((4 - 6 / components) ** 0.5)
+    assert relative_bound(wide) / bound == pytest.approx(2.0)
+    assert 1e-6 < bound < 1e-4
+
+
 def test_nan_is_no_agreement():
     assert not Delta("5 tokens", "logits", float("nan"), 1e-5).passed
 
@@ -194,6 +229,18 @@ def test_other_dtypes_need_a_tolerance():
     oracle = oracle_of("gpt2")
     with pytest.raises(UnweaveError, match=r"no tolerance is known for torch\.bfloat16"):
         find_parity(network_of(oracle).to(torch.bfloat16), oracle)
+
+
+@pytest.mark.parametrize(
+    ("family", "said", "message"),
+    [("t5", False, "has an encoder"), ("bart", None, "has an encoder"), ("gpt2", True, "has no")],
+)
+def test_a_config_that_denies_the_encoder_is_named(family, said, message):
+    oracle = build(next(iter(architectures[family].tiny.values())))
+    network = network_of(oracle)
+    oracle.config.is_encoder_decoder = said
+    with pytest.raises(UnweaveError, match=f"is_encoder_decoder = {said} .* the model {message}"):
+        find_parity(network, oracle)
 
 
 def test_random_inputs_cover_what_a_config_asks_for():

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,24 @@ def test_pieces_are_aligned_with_the_text(
     text: str, pieces: list[str | None], expected: list[str]
 ) -> None:
     assert [text[start:end] for start, end in aligned(text, pieces)] == expected
+
+
+def test_a_text_that_is_too_long_is_said_once(
+    marian: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By our error: what transformers' tokenizers say of it would be a second line."""
+    words(folder)
+    said: list[str] = []
+    logger = logging.getLogger("transformers.tokenization_utils_base")
+    monkeypatch.setattr(logger, "warning", lambda text, *_: said.append(text))
+    for place in (folder, marian):
+        path = place / "tokenizer_config.json"
+        usual = path.read_text() if path.exists() else "{}"
+        path.write_text(json.dumps({**json.loads(usual), "model_max_length": 4}))
+        ids, _ = load(place).encode("a b a b a b")
+        path.write_text(usual)
+        assert len(ids) > 4
+    assert said == []
 
 
 def test_tokens_outside_of_the_vocabulary_are_an_error(folder: Path) -> None:

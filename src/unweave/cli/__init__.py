@@ -12,11 +12,12 @@ start, so its top holds light imports only; torch, transformers and our own modu
 are imported inside the function. A command that has to fail without an error raises `typer.Exit`.
 """
 
+import errno
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import Annotated, Any
@@ -32,6 +33,7 @@ commands: Registry[Callable[..., None] | typer.Typer] = Registry("command", "unw
 
 SHARED = ("discover", "evaluate", "compare")  # commands that several processes do together
 INTERRUPTED = 130  # the exit code that typer and shells give to Ctrl-C
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what a full disk says of a write
 _COMPLETION = "_UNWEAVE_COMPLETE"  # set by the shell when it asks what a word could become
 START = """\
 unweave discover ioi                          find a circuit and write its report, in minutes
@@ -54,7 +56,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0; 2 for an error that the user can fix, printed as one line; 130 when
-        interrupted; else what the command asked for with `typer.Exit`.
+        interrupted; 1 where nobody reads on (`| head`); else what the command asked for with
+        `typer.Exit`.
     """
     args = list(sys.argv[1:] if args is None else args)
     settings = GlobalOptions()
@@ -62,20 +65,37 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         with _notes(), forgotten(), _processes(args):
             app = _build_app(settings)
-            if not args and _COMPLETION not in os.environ:
-                typer.echo(START)
-                return 0
-            code = app(args, prog_name="unweave", standalone_mode=False)
+            if args or _COMPLETION in os.environ:
+                code = app(args, prog_name="unweave", standalone_mode=False)
+            else:
+                code = typer.echo(START)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # a full disk is found here, and not when Python ends
     except (UnweaveError, typer.TyperException) as error:
         if settings.debug:
             raise
         typer.echo(f"error: {_one_line(error)}", err=True)
         return 2
+    except OSError as error:
+        return _not_printed(error)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
         typer.echo("interrupted", err=True)
     return code or 0
+
+
+def _not_printed(error: OSError) -> int:
+    """The exit code where standard output took no more; any other error is raised again."""
+    broken = isinstance(error, BrokenPipeError)
+    if error.filename is not None or not (broken or error.errno in _FULL):
+        raise error
+    with suppress(OSError, ValueError):  # Python would try once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if broken:
+        return 1
+    typer.echo(f"error: cannot write standard output: {error.strerror}; make room", err=True)
+    return 2
 
 
 @contextmanager
@@ -100,7 +120,12 @@ def _processes(args: Sequence[str]) -> Iterator[None]:
 
 
 def _print_anything() -> None:
-    """Characters that the terminal cannot show (Δ in ASCII, a path of odd bytes) become escapes."""
+    """Characters that the terminal cannot show (Δ in ASCII, a path of odd bytes) become escapes.
+
+    A terminal of no width is one that does not say how wide it is: tables would be empty.
+    """
+    if os.environ.get("COLUMNS", "").strip("0") == "":
+        os.environ.pop("COLUMNS", None)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

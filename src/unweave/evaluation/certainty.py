@@ -28,6 +28,9 @@ from unweave.search.loss import Loss
 from unweave.sites import Site
 
 _RESAMPLES = 200
+# Rounding of a circuit's metric, with room, as a share of what ablating everything changes: a node
+# that changes nothing is replaced by others that change nothing, on any machine.
+_ROUNDING = 1e-4
 CORE = 0.1  # what faithfulness changes by without a node of the core, at least
 
 
@@ -76,10 +79,12 @@ def _swaps(
 ) -> list[tuple[str, ...]]:
     """By node of the circuit, the candidates that can take its place."""
     without, added = flipped[: len(circuit)], flipped[len(circuit) :]
+    nothing = _ROUNDING * float(problem.reference.scale.abs())
 
     def holds(i: int, metric: Float[Tensor, "circuit batch"]) -> Bool[Tensor, " circuit"]:
         lost = (without[i] - base).abs().mean()
-        return (loss(metric) <= loss(base)) & ((metric - base).abs().mean(1) <= lost / 2)
+        no_worse = loss(metric) <= loss(base) + _ROUNDING
+        return no_worse & ((metric - base).abs().mean(1) <= lost / 2 + nothing)
 
     pairs = []
     for i in range(len(circuit)):

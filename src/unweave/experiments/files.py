@@ -48,7 +48,10 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             return
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
+            part.touch()
+            rights = part.stat().st_mode
             write(part)
+            part.chmod(rights)  # safetensors closes its files to all other users
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
@@ -56,7 +59,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         reason = (isinstance(error, OSError) and error.strerror) or error
         raise UnweaveError(
             f"cannot write {path}: {reason}; make room or choose another folder, then give the "
-            "same command again"
+            "same command again (discover with --resume)"
         ) from error
 
 

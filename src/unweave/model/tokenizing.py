@@ -71,10 +71,12 @@ def bare_tokenizer(folder: Path) -> Any | None:
 
 def encoded(tokenizer: Any, text: str, special: bool) -> tuple[list[int], list[Span]]:
     """Token ids of a text and the characters that each token covers ((0, 0) for specials)."""
+    # Not verbose: a text that is too long is an error of our own, and one line.
+    options = {"add_special_tokens": special, "verbose": False}
     if getattr(tokenizer, "is_fast", True):
-        coded = tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+        coded = tokenizer(text, return_offsets_mapping=True, **options)
         return list(coded["input_ids"]), [(start, end) for start, end in coded["offset_mapping"]]
-    ids = list(tokenizer(text, add_special_tokens=special)["input_ids"])
+    ids = list(tokenizer(text, **options)["input_ids"])
     outside = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
     pieces = [None if token in outside else tokenizer.convert_ids_to_tokens(token) for token in ids]
     return ids, aligned(text, pieces)

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from unweave.errors import UnweaveError
 from unweave.model.checkpoint import Tiny
 from unweave.model.positions import token_positions
+from unweave.model.pretrained import reason
 from unweave.model.program import Inputs
 from unweave.model.weights import Network
 from unweave.registry import nearest
@@ -119,6 +120,10 @@ def forward(
 
     Returns:
         Its logits or last hidden states, and what was wanted, by name.
+
+    Raises:
+        UnweaveError: When transformers cannot run it: it looks at some fields of a config (dropout)
+            only then.
     """
     seen: dict[Any, Tensor] = {}
     wide = next(oracle.parameters()).dtype == torch.float64
@@ -132,9 +137,19 @@ def forward(
             stack.callback(handle.remove)
         stack.enter_context(torch.no_grad())
         stack.enter_context(Widened() if wide else nullcontext())
-        result = oracle(**arguments_for(oracle, inputs))
+        result = _run(oracle, arguments_for(oracle, inputs))
     logits = getattr(result, "logits", None)
     return (result.last_hidden_state if logits is None else logits), seen
+
+
+def _run(oracle: nn.Module, arguments: Mapping[str, Tensor]) -> Any:
+    try:
+        return oracle(**arguments)
+    except Exception as error:  # whatever its classes raise for a config that they do not check
+        raise UnweaveError(
+            f"transformers cannot run this {type(oracle).__name__} ({reason(error)}): correct its "
+            "config"
+        ) from error
 
 
 def _keep_output(

@@ -99,7 +99,16 @@ def find_parity(
         tolerance: Bound on max |Δ|, relative to the largest value of a component; by default what
             rounding explains (`relative_bound`).
         lengths: Positions of the batches.
+
+    Raises:
+        UnweaveError: For a config that denies the encoder, or that transformers cannot run.
     """
+    said = getattr(oracle.config, "is_encoder_decoder", False)
+    if said is not (network.encoder is not None):
+        raise UnweaveError(
+            f"is_encoder_decoder = {said!r} in the config, and the model has "
+            f"{'an' if network.encoder else 'no'} encoder beside its decoder: correct the config"
+        )
     bound = relative_bound(network) if tolerance is None else tolerance
     deltas: list[Delta] = []
     agreements: list[float] = []
