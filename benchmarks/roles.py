@@ -28,6 +28,7 @@ from rich.table import Table
 from unweave.ablations.kind import task_ablation
 from unweave.behaviours.file import find_task
 from unweave.behaviours.synthetic.known_roles import ROLES, Known, known_roles
+from unweave.behaviours.sampling import Part
 from unweave.behaviours.task import Task, synthetic_tasks
 from unweave.decomposition.api import relevance
 from unweave.experiments.files import plain
@@ -38,7 +39,7 @@ from unweave.progress import silent
 from unweave.roles import Explanation, explain_with_cost
 from unweave.roles.explain import UNCLEAR
 from unweave.roles.feeds import needed_points
-from unweave.roles.measure import NAMED
+from unweave.roles.shares import NAMED
 from unweave.scores.problem import Problem
 from unweave.sites import HEAD_KINDS, Site, parse
 
@@ -50,7 +51,7 @@ CORE = 0.05  # effect, as a share of |m(M) − m(∅)|, that a core head has at 
 
 
 def problem_of(
-    task: Task, model: Model, prompts: int, ablation: str, seed: int, mlps: bool, part: str
+    task: Task, model: Model, prompts: int, ablation: str, seed: int, mlps: bool, part: Part
 ) -> Problem:
     """Held-out prompts, with an ablation for every node and for their inputs."""
     batch = task.batch(model, prompts, seed, part)
@@ -158,16 +159,16 @@ def largest(problem: Problem, count: int) -> list[Site]:
 
 
 def checks_of(one: Explanation, seed: int) -> list[dict[str, Any]]:
-    """Every intervention on a node: those of its roles, and feeders taken out of its inputs."""
+    """Every intervention on a node: those of its roles, and each feeder taken out of an input."""
     where = {"seed": seed, "node": one.node}
     found: list[dict[str, Any]] = [
         where | {"of": role.name, "says": check.says, "value": check.value, "held": check.held}
         for role in one.roles
         for check in role.checks
     ]
-    for branch, moved in one.measurements.moved.items():
-        says = f"without its feeders its {branch or 'input'} changes its output"
-        about = {"of": "feeders", "says": says, "value": moved.output, "held": moved.held}
+    for fed in one.measurements.feeders:
+        says = f"{fed.share:.0%} of its {fed.input or 'output'} is {fed.source}"
+        about = {"of": "feeders", "says": says, "value": fed.falls, "held": fed.held}
         found.append(where | about)
     return found
 
@@ -212,7 +213,8 @@ def stability(options: argparse.Namespace, name: str) -> dict[str, Any]:
         kind: Counter(WORDS[x["held"]] for x in checks if (x["of"] == "feeders") == of_feeders)
         for kind, of_feeders in (("roles", False), ("feeders", True))
     }
-    print(f"checks of roles {dict(tally['roles'])}; of feeders {dict(tally['feeders'])}; ", end="")
+    print(f"checks of roles {dict(tally['roles'])}; of feeders {dict(tally['feeders'])} ", end="")
+    print("(not tested: the output does not depend on that input); ", end="")
     print(f"passes {max(passes):.1f} at most\n", flush=True)
     return {
         "task": name,

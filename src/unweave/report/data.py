@@ -19,7 +19,7 @@ from unweave.report.circuit_files import edge_parts
 from unweave.report.folder import ShownRun
 from unweave.report.layout import NodeLayout, context_index, node_layout
 from unweave.report.prompts import patterns, prompts
-from unweave.roles.measurements import NAMED
+from unweave.roles.shares import NAMED
 
 PAIRED_NODES = 150  # of this many first nodes every pair is kept
 NEIGHBOURS = 6  # of every other node this many strongest inputs and outputs, as its details list

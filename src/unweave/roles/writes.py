@@ -151,9 +151,11 @@ def favoured(
     labels, best = model.network.head.labels, outputs[logits.argsort(descending=True)[:most]]
     if float(logits.abs().max()) == 0.0:
         return ()
-    if model.tokenizer is None and not labels:
-        return tuple(f"token {i}" for i in best.tolist())
-    return tuple(labels[i] if labels else model.decode(i) for i in best.tolist())
+    return tuple(labels[i] if labels else token_text(model, i) for i in best.tolist())
+
+
+def token_text(model: Model, token: int) -> str:
+    return f"token {token}" if model.tokenizer is None else model.decode(token)
 
 
 def final_point(model: Model) -> Point:
