@@ -5,7 +5,7 @@ from the checkpoint's matrices, norms by torch's own layer.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ from unweave.roles.feeds import needed_points
 from unweave.scores.problem import Problem
 
 ROWS, LENGTH, END, THIRD = 10, 9, 8, 2
+LABELS = {"end": END, "third": THIRD}
+EVERY = torch.arange(ROWS)
 Replace = Mapping[str, Callable[[Tensor], Tensor]]
 
 
@@ -93,6 +95,7 @@ class Hooked:
             handles.append(block.attn.c_attn.register_forward_hook(projections(i)))
             handles.append(block.attn.c_proj.register_forward_pre_hook(mixed(i)))
             handles.append(block.mlp.register_forward_hook(whole(f"m{i}")))
+        handles.append(self.hf.transformer.drop.register_forward_hook(whole("embed")))
         norm = self.hf.transformer.ln_f
         handles.append(norm.register_forward_pre_hook(lambda m, args: seen.update(final=args[0])))
         try:
@@ -134,27 +137,116 @@ def difference(batch: Batch, logits: Tensor) -> Tensor:
 
 
 def named(node: str) -> tuple[str, int, int | None]:
-    """ "z2", 2, 1 of a2.h1; "m2", 2, None of m2."""
+    """ "z2", 2, 1 of a2.h1; "m2", 2, None of m2; "q2", 2, 1 of a2.h1.q."""
     if node[0] == "m":
         return node, int(node[1:]), None
-    layer, _, head = node[1:].partition(".h")
-    return f"z{layer}", int(layer), int(head)
-
-
-def gone(node: str, values: Mapping[str, Tensor]) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Replaces a node's output by that of another run, everywhere."""
-    name, _, head = named(node)
-
-    def change(x: Tensor) -> Tensor:
-        if head is None:
-            return values[name]
-        x[:, :, head] = values[name][:, :, head]
-        return x
-
-    return {name: change}
+    layer, _, rest = node[1:].partition(".h")
+    head, _, branch = rest.partition(".")
+    return f"{branch or 'z'}{layer}", int(layer), int(head)
 
 
 def part(run: Run, node: str) -> Tensor:
-    """A node's own output, [batch, position, d]."""
+    """A node's own output or one of its inputs, [batch, position, d]."""
     name, _, head = named(node)
     return run.at[name] if head is None else run.at[name][:, :, head]
+
+
+def gone(sources: Sequence[str], values: Run) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Replaces nodes by what they are in another run; of "embed@2", the position 2 only."""
+    by_name: dict[str, list[str]] = {}
+    for source in sources:
+        name = "embed" if source.startswith("embed") else named(source)[0]
+        by_name.setdefault(name, []).append(source)
+
+    def change(name: str, here: list[str]) -> Callable[[Tensor], Tensor]:
+        def edit(x: Tensor) -> Tensor:
+            for source in here:
+                if name == "embed":
+                    place = int(source.partition("@")[2])
+                    x[:, place] = values.at[name][:, place]
+                elif name[0] == "m":
+                    x = values.at[name]
+                else:
+                    head = named(source)[2]
+                    x[:, :, head] = values.at[name][:, :, head]
+            return x
+
+        return edit
+
+    return {name: change(name, here) for name, here in by_name.items()}
+
+
+@dataclass
+class Oracle:
+    """Runs and weights that several tests need."""
+
+    hooked: Hooked
+    problem: Problem
+    tokens: Tensor
+    clean: Run
+    corrupted: Run
+    weights: dict[str, Tensor]  # |gradient · (z − μ)| by node, [batch, position]
+    pulls: dict[str, Tensor]
+
+    @property
+    def heads(self) -> list[str]:
+        return [name for name in self.weights if name[0] == "a"]
+
+    def away(self, name: str) -> Tensor:
+        return part(self.clean, name) - part(self.corrupted, name)
+
+    def pattern(self, run: Run, head: str) -> Tensor:
+        layer, unit = head[1:].split(".h")
+        return self.hooked.pattern(run, int(layer), int(unit))
+
+    def without(self, *sources: str) -> Run:
+        return self.hooked.run(self.tokens, gone(sources, self.corrupted))
+
+    def metric(self, run: Run) -> Tensor:
+        return difference(self.problem.batch, run.logits)
+
+    def write(self, node: str, z: Tensor) -> Tensor:
+        if node[0] == "m":
+            return z
+        layer, unit = node[1:].split(".h")
+        return self.hooked.write(int(layer), int(unit), z)
+
+    def main(self, weights: Tensor) -> Tensor:
+        """The label with half of the weight, or each prompt's own largest."""
+        share = {name: float(weights[:, at].sum() / weights.sum()) for name, at in LABELS.items()}
+        best = max(share, key=lambda name: share[name])
+        if share[best] >= 0.5:
+            return torch.full((ROWS,), LABELS[best])
+        return weights.argmax(-1)
+
+    def at(self, node: str) -> Tensor:
+        return self.main(self.weights[node])
+
+    def to(self, head: str) -> Tensor:
+        weights = self.pattern(self.clean, head)[EVERY, self.at(head)].clone()
+        weights[:, 0] = 0
+        return self.main(weights)
+
+    def attended(self, head: str) -> Tensor:
+        """Weight on each key, from where the head matters; none on the first."""
+        matters = self.weights[head] / self.weights[head].sum()
+        found = torch.einsum("bqk,bq->bk", self.pattern(self.clean, head), matters)
+        found[:, 0] = 0
+        return found
+
+
+def oracle() -> Oracle:
+    """The clean and the corrupted run, and one backward pass."""
+    explained, hooked = problem(), Hooked()
+    tokens = explained.batch.clean.tokens
+    corrupted = hooked.run(explained.batch.corrupted.tokens)
+    run = hooked.run(tokens, grad=True)
+    difference(explained.batch, run.logits).sum().backward()
+    weights, pulls = {}, {}
+    for node in map(str, explained.nodes):
+        name = f"z{node[1:].split('.')[0]}" if node[0] == "a" else node
+        pull = run.at[name].grad
+        pulls[node] = pull if node[0] == "m" else pull[:, :, int(node.split(".h")[1])]
+        away = (part(run, node) - part(corrupted, node)).detach()
+        weights[node] = (pulls[node] * away).sum(-1).abs()
+    return Oracle(hooked, explained, tokens, hooked.run(tokens), corrupted, weights, pulls)
