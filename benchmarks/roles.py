@@ -27,8 +27,8 @@ from rich.table import Table
 
 from unweave.ablations.kind import task_ablation
 from unweave.behaviours.file import find_task
-from unweave.behaviours.synthetic.known_roles import ROLES, Known, known_roles
 from unweave.behaviours.sampling import Part
+from unweave.behaviours.synthetic.known_roles import Known, known_roles
 from unweave.behaviours.task import Task, synthetic_tasks
 from unweave.decomposition.api import relevance
 from unweave.experiments.files import plain
@@ -37,6 +37,7 @@ from unweave.model.model import Model
 from unweave.model.synthetic import tracr_programs
 from unweave.progress import silent
 from unweave.roles import Explanation, explain_with_cost
+from unweave.roles.definitions import bundled_roles
 from unweave.roles.explain import UNCLEAR
 from unweave.roles.feeds import needed_points
 from unweave.roles.shares import NAMED
@@ -136,8 +137,7 @@ def confusion(prompts: int, seeds: list[int], device: str) -> None:
             table.add_row(name, ablation, *(str(tally[x]) for x in words), fed, f"{most:.1f}")
     console = Console(width=190)
     console.print(table)
-    names = sorted({role for known in ROLES.values() for rs in known.values() for role in rs})
-    names = [*names, "positional", UNCLEAR]
+    names = [*sorted(role.name for role in bundled_roles().roles), UNCLEAR]
     grid = Table(title="Wired (row) as explained (column)", box=box.SIMPLE_HEAD)
     grid.add_column("wired")
     for role in names:

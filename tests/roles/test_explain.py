@@ -62,6 +62,17 @@ def test_heads_at_positions_have_the_roles_they_were_wired_for(ablation):
     assert "its key comes from a0.h0@other (100%)" in found["a1.h1@end"].sentence
 
 
+@needs_tracr
+def test_an_mlp_that_raises_the_answer_lowers_it_once_answer_and_distractor_are_exchanged():
+    problem = synthetic("tracr:hist", prompts=32, seed=5)
+    readout = problem.batch.readout
+    other = replace(readout, answers=readout.distractors, distractors=readout.answers)
+    turned = replace(problem, batch=replace(problem.batch, readout=other))
+    for one, name in ((problem, "answer promotion"), (turned, "answer suppression")):
+        (role,) = next(x for x in explain(one, one.nodes) if x.node == "m0").roles
+        assert (role.name, role.checks[0].held) == (name, True)
+
+
 def test_every_role_has_a_check():
     assert all(role.checks for role in bundled_roles().roles)
 

@@ -213,7 +213,8 @@ def test_what_nodes_do_when_tokens_are_swapped(oracle, found):
     for node, weights in oracle.weights.items():
         basis, at = directions(oracle, node), oracle.at(node)
         now, then, mean = (part(x, node) @ basis for x in (oracle.clean, seen, oracle.corrupted))
-        middle = torch.einsum("bpd,bp->d", now, weights) / weights.sum()
+        reach = oracle.pulls[node].norm(dim=-1)
+        middle = torch.einsum("bpd,bp->d", now, reach) / reach.sum()
         sums = {"swap_changes": [0.0, 0.0], "same_token": [0.0, 0.0]}
 
         def add(name: str, change: Tensor, size: Tensor, weight: Tensor, sums=sums) -> None:
@@ -230,7 +231,9 @@ def test_what_nodes_do_when_tokens_are_swapped(oracle, found):
                 for tokens, state in ((new, then), (other, mean)):
                     differs = tokens[row, earlier] != oracle.tokens[row, earlier]
                     if differs.any() and not differs[-1]:
-                        add("same_token", state[row, place] - here, here - middle, weight)
+                        add(
+                            "same_token", state[row, place] - here, here - middle, reach[row, place]
+                        )
         for name, (change, size) in sums.items():
             assert getattr(found[node], name) == pytest.approx(change / size)
         write = oracle.write(node, part(seen, node) - part(oracle.clean, node))[EVERY, at]

@@ -253,10 +253,11 @@ class _Measuring:
         around = [
             there & (tokens == clean) for there, (tokens, _) in zip(behind, other, strict=True)
         ]
-        matters = self.matters[node]
-        middle = (before * matters[..., None]).sum((0, 1)) / matters.sum().clamp(min=1e-30)
-        found = {"same_token": changed(before, before - middle, matters, after, around)}
+        reach = self.matter[node].reach
+        middle = (before * reach[..., None]).sum((0, 1)) / reach.sum().clamp(min=1e-30)
+        found = {"same_token": changed(before, before - middle, reach, after, around)}
         if swap is not None:
+            matters = self.matters[node]
             found["swap_changes"] = changed(before, own, matters, after[:1], behind[:1])
         return found
 
