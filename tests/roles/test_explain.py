@@ -15,6 +15,7 @@ from unweave.model.synthetic import tracr_programs
 from unweave.roles import explain, explain_with_cost
 from unweave.roles.definitions import bundled_roles, read_roles
 from unweave.roles.explain import RoleFound
+from unweave.roles.inputs import Moved, held
 from unweave.roles.measurements import VALUES, Figure, Shift
 from unweave.roles.sentences import sentence
 
@@ -115,6 +116,53 @@ def test_a_sentence_says_when_a_check_did_not_hold_or_was_not_made(inhibition):
         role = RoleFound.of(roles["duplicate token"], node)
         told = sentence(node, [(role.says, role.checks)])
         assert f"checked: it does so on random tokens: {words}" in told
+
+
+def test_a_sentence_claims_only_feeders_that_the_output_follows(inhibition):
+    node = replace(
+        inhibition["a2.h2"].measurements,
+        feeds={"q": {"a1.h1": 0.5, "a0.h1": -0.2, "a0.h0": 0.3}, "k": {"a0.h2": 0.9}},
+        moved={"q": Moved(0.8, 0.01), "k": Moved(0.02, 0.01)},
+        fed={
+            "q": {"a1.h1": Moved(0.3, 0.01), "a0.h1": Moved(-0.1, 0.01), "a0.h0": Moved(0.3, 0.2)},
+            "k": {"a0.h2": Moved(0.01, 0.01)},
+        },
+    )
+    told = sentence(node, []).split("; ")
+    assert told[1:4] == [
+        "its query comes from a1.h1 (50%) and a0.h1 (-20%) (checked: without each there its output "
+        "falls by 30% and -10%, without its whole query by 80%: held)",
+        "in its query is a0.h0 (30%), but that its output follows is not shown (checked: without "
+        "a0.h0 there its output falls by 30% ± 39%, without its whole query by 80%: did not hold)",
+        "that its output depends on what its key holds is not shown (checked: without that it "
+        "falls by 2% ± 2%)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("share", "without", "whole", "expected"),
+    [
+        (0.5, Moved(0.05, 0.01), Moved(0.8, 0.01), True),  # a softmax may need little of a query
+        (0.5, Moved(0.03, 0.01), Moved(0.8, 0.01), False),  # below a twentieth of .8
+        (0.5, Moved(0.03, 0.01), Moved(0.4, 0.01), True),
+        (0.5, Moved(0.3, 0.2), Moved(0.8, 0.01), False),  # not clear of chance
+        (-0.5, Moved(-0.3, 0.01), Moved(0.8, 0.01), True),
+        (-0.5, Moved(0.3, 0.01), Moved(0.8, 0.01), False),
+        (0.5, Moved(0.09, 0.001), Moved(0.09, 0.001), None),  # nothing to test there
+        (0.5, Moved(0.3, 0.01), Moved(0.5, 0.3), None),
+        (0.5, None, Moved(0.8, 0.01), None),
+    ],
+)
+def test_when_the_claim_of_a_feeder_held(share, without, whole, expected):
+    assert held(share, without, whole) is expected
+
+
+def test_a_sentence_of_an_mlp_says_on_which_tokens_it_acts(inhibition):
+    node = inhibition["a2.h2"].measurements
+    node = replace(node, kind="mlp", attention=None, tokens={" to": 0.6, " a": 0.3, " b": 0.1})
+    assert sentence(node, []).startswith(
+        "a2.h2 acts at `end` (100%), on ' to' (60%) and ' a' (30%)"
+    )
 
 
 def test_a_sentence_names_a_distance_where_nothing_else_holds_the_weight(inhibition):

@@ -172,7 +172,11 @@ def boolean(value: Any, where: str) -> None:
 
 _CHECK = fields({"role": text, "says": text, "held": boolean}, ("role", "says"))
 _FEEDER = fields(
-    {"source": text, "input": text, "share": number, "falls": number, "held": boolean},
+    {
+        **dict.fromkeys(("source", "input"), text),
+        **dict.fromkeys(("share", "falls", "error"), number),
+        "held": boolean,
+    },
     ("source", "input"),
 )
 _UNDECIDED = fields(

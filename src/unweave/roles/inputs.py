@@ -16,7 +16,7 @@ from torch import Tensor
 from unweave.model.parts import head_output
 from unweave.roles.feeds import input_sites
 from unweave.roles.runs import Seen
-from unweave.roles.shares import share_of
+from unweave.roles.shares import NAMED, share_of
 from unweave.scores.problem import Problem
 from unweave.sites import HEAD_KINDS, Point, Site
 
@@ -24,7 +24,7 @@ Index = Int[Tensor, " batch"]
 Totals = Mapping[Point, Float[Tensor, "batch position *unit"]]
 
 _DECIDES = 0.1  # of the output, from which an input is said to decide it
-_USED = 0.1  # of that, from which a feeder is said to be used: as much as it is named for
+_USED = NAMED / 2  # of that, from which a feeder is said to be used: named are shares of twice this
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,10 @@ WHOLE = Moved(1.0, 0.0)  # all of an MLP's output, which has no inputs of its ow
 def held(share: float, without: Moved | None, whole: Moved | None) -> bool | None:
     """Whether the claim that an input comes from a feeder held: the output follows it.
 
-    Without the feeder in this input the output loses, clear of chance, at least a tenth of what it
-    loses without the whole input; of a negative share, it gains that. Not in proportion to the
-    share: a softmax may hide most of a query and still turn at the rest. None where that was not
-    run, or where the output does not depend on the input as a whole: what this is made of cannot
-    be tested there.
+    Without the feeder in this input the output loses, clear of chance, at least a twentieth of what
+    it loses without the whole input; of a negative share, it gains that. Not in proportion to the
+    share: a softmax may need little of a query. None where that was not run, or where the output
+    does not depend on the input as a whole: what this is made of cannot be tested there.
     """
     if without is None or whole is None or not whole.decides:
         return None

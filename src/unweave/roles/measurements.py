@@ -96,6 +96,7 @@ class Feeder:
         input: "q", "k" or "v"; "" of an MLP.
         share: Of the input, by decomposition.
         falls: How far the node's output falls when that share is taken out of this input.
+        error: Standard error of that over prompts.
         held: Whether it falls as far as the share says (`inputs.held`); None where the output does
             not depend on the input as a whole.
     """
@@ -104,6 +105,7 @@ class Feeder:
     input: str
     share: float
     falls: float
+    error: float
     held: bool | None
 
 
@@ -180,15 +182,15 @@ class Measurements:
     @property
     def feeders(self) -> tuple[Feeder, ...]:
         """What its inputs come from: nodes, then tokens, the largest share first."""
-        return tuple(
-            Feeder(
-                source, branch, shares[source], without.output, held(shares[source], without, whole)
-            )
-            for branch, shares in self.feeds.items()
-            for whole in [self.moved.get(branch)]
-            for source in named(shares)
-            if (without := self.fed.get(branch, {}).get(source)) is not None
-        )
+        found = []
+        for branch, shares in self.feeds.items():
+            whole, fed = self.moved.get(branch), self.fed.get(branch, {})
+            for source in named(shares):
+                if (without := fed.get(source)) is not None:
+                    share, is_held = shares[source], held(shares[source], without, whole)
+                    fall, error = without.output, without.error
+                    found.append(Feeder(source, branch, share, fall, error, is_held))
+        return tuple(found)
 
     @property
     def shift(self) -> tuple[str, Shift] | None:

@@ -134,7 +134,7 @@ def _feeds(node: Measurements) -> list[str]:
             parts.append(f"{words} (checked: {_falls(used, whole)}: held)")
         if unused:
             words = f"in its {name} {'are' if len(unused) > 1 else 'is'} {_shares(unused)}"
-            words += f", but its output does not follow (checked: {_falls(unused, whole)}"
+            words += f", but that its output follows is not shown (checked: {_falls(unused, whole)}"
             parts.append(f"{words}: did not hold)")
     if idle:
         parts.append(_idle(idle))
@@ -144,7 +144,7 @@ def _feeds(node: Measurements) -> list[str]:
 def _idle(inputs: Sequence[tuple[str, Moved]]) -> str:
     """Inputs that feeders were found of, but whose content does not decide the output."""
     names = _and([f"its {_BRANCHES[branch]}" for branch, _ in inputs])
-    falls = _and([f"{x.output:.0%} ± {NORMAL_95 * x.error:.0%}" for _, x in inputs])
+    falls = _and([_percent(x.output, x.error) for _, x in inputs])
     verb, which = ("hold", "each") if len(inputs) > 1 else ("holds", "that")
     return (
         f"that its output depends on what {names} {verb} is not shown "
@@ -162,12 +162,16 @@ def _shares(feeders: Sequence[Feeder]) -> str:
 
 def _falls(feeders: Sequence[Feeder], whole: Moved | None) -> str:
     """What the output loses without each feeder in this input, and without the whole input."""
-    falls = _and([f"{feeder.falls:.0%}" for feeder in feeders])
+    falls = _and([f"{x.falls:.0%}" if x.held else _percent(x.falls, x.error) for x in feeders])
     which = _source(feeders[0]) if len(feeders) == 1 else "each"
     words = f"without {which} there its output falls by {falls}"
     if whole is None:
         return words
     return f"{words}, without its whole {_BRANCHES[feeders[0].input]} by {whole.output:.0%}"
+
+
+def _percent(fall: float, error: float) -> str:
+    return f"{fall:.0%} ± {NORMAL_95 * error:.0%}"
 
 
 def _source(feeder: Feeder) -> str:
