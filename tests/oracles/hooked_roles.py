@@ -35,7 +35,8 @@ def problem() -> Problem:
     end = torch.full((ROWS,), END)
     drawn = tiny_readout(model, clean)
     # Answers and distractors that stand in the prompts.
-    answers, others = clean.tokens[:, 1:2], clean.tokens[:, 3:4]
+    tokens = tokens_of(clean)
+    answers, others = tokens[:, 1:2], tokens[:, 3:4]
     others = torch.where(answers == others, (others + 1) % 12, others)
     readout = type(drawn)(drawn.metric, answers, others, end)
     texts, groups = ("",) * ROWS, torch.zeros(ROWS, dtype=torch.long)
@@ -45,6 +46,11 @@ def problem() -> Problem:
     return Problem(
         model, batch, nodes, counterfactual(model, corrupted, needed_points(model, nodes))
     )
+
+
+def tokens_of(inputs: Inputs) -> Tensor:
+    assert inputs.tokens is not None
+    return inputs.tokens
 
 
 @dataclass
@@ -238,14 +244,15 @@ class Oracle:
 def oracle() -> Oracle:
     """The clean and the corrupted run, and one backward pass."""
     explained, hooked = problem(), Hooked()
-    tokens = explained.batch.clean.tokens
-    corrupted = hooked.run(explained.batch.corrupted.tokens)
+    tokens = tokens_of(explained.batch.clean)
+    corrupted = hooked.run(tokens_of(explained.batch.corrupted))
     run = hooked.run(tokens, grad=True)
     difference(explained.batch, run.logits).sum().backward()
     weights, pulls = {}, {}
     for node in map(str, explained.nodes):
         name = f"z{node[1:].split('.')[0]}" if node[0] == "a" else node
         pull = run.at[name].grad
+        assert pull is not None
         pulls[node] = pull if node[0] == "m" else pull[:, :, int(node.split(".h")[1])]
         away = (part(run, node) - part(corrupted, node)).detach()
         weights[node] = (pulls[node] * away).sum(-1).abs()

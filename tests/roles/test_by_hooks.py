@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from oracles.hooked_roles import END, LABELS, LENGTH, ROWS, THIRD, difference, part
+from oracles.hooked_roles import END, LABELS, LENGTH, ROWS, THIRD, difference, part, tokens_of
 from torch import Tensor
 
 from unweave.roles.attention import random_tokens
@@ -89,7 +89,7 @@ def score(kind: str, pattern: Tensor, tokens: Tensor, weights: Tensor) -> float:
 
 
 def test_relations_in_the_prompts_and_on_random_tokens(oracle, found):
-    random = random_tokens(oracle.problem.model, 0).tokens
+    random = tokens_of(random_tokens(oracle.problem.model, 0))
     seen = oracle.hooked.run(random)
     every = torch.ones(random.shape)
     again = every.clone()
@@ -128,7 +128,7 @@ def test_copying_in_the_prompts_and_over_the_vocabulary(oracle, found):
     readout = oracle.problem.batch.readout
     listed = (oracle.tokens, readout.answers, readout.distractors)
     outputs = sorted({token for x in listed for token in x.flatten().tolist()})
-    random = random_tokens(oracle.problem.model, 0).tokens
+    random = tokens_of(random_tokens(oracle.problem.model, 0))
     seen = oracle.hooked.run(random)
     for head in oracle.heads[::2]:
         weights = oracle.attended(head)

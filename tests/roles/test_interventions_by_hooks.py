@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from oracles.hooked_roles import END, LENGTH, ROWS, THIRD, Oracle, Run, difference, part
+from oracles.hooked_roles import END, LENGTH, ROWS, THIRD, Oracle, Run, difference, part, tokens_of
 from torch import Tensor
 
 from unweave.ablation import ZERO
@@ -193,7 +193,7 @@ def test_tokens_are_swapped_for_those_of_other_prompts(oracle):
         int(a) for row, a in zip(oracle.tokens, also[:, 0], strict=True) if int(a) in row.tolist()
     }
     for old, new, own in zip(
-        oracle.tokens.tolist(), swap.inputs.tokens.tolist(), also, strict=True
+        oracle.tokens.tolist(), tokens_of(swap.inputs).tolist(), also, strict=True
     ):
         for a, b in zip(old, new, strict=True):
             if a in (old[THIRD], int(own[0])):
@@ -207,9 +207,11 @@ def test_what_nodes_do_when_tokens_are_swapped(oracle, found):
     batch = oracle.problem.batch
     copying = [head for head in oracle.heads if abs(found[head].copying) >= 0.3]
     also = torch.cat((batch.readout.answers, batch.readout.distractors), 1)
-    new = swap_tokens(batch.clean, [oracle.to(head) for head in copying], also).inputs.tokens
+    swap = swap_tokens(batch.clean, [oracle.to(head) for head in copying], also)
+    assert swap is not None
+    new = tokens_of(swap.inputs)
     seen = oracle.hooked.run(new)
-    other = batch.corrupted.tokens
+    other = tokens_of(batch.corrupted)
     for node, weights in oracle.weights.items():
         basis, at = directions(oracle, node), oracle.at(node)
         now, then, mean = (part(x, node) @ basis for x in (oracle.clean, seen, oracle.corrupted))

@@ -4,12 +4,14 @@ Each source is ablated once. From that run come the inputs of the nodes that it 
 gives them used?) and the patterns of the heads whose query it changes (where do they attend now?).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxtyping import Float
 from torch import Tensor
 
+from unweave.ablation import Ablation
 from unweave.roles.feeds import Fed
 from unweave.roles.inputs import Moved, TakenOut
 from unweave.roles.interventions import attention_shift
@@ -103,3 +105,24 @@ def _shifts(
         same_sign = (x.sign() == x.mean().sign()).float().mean()
         found[str(reader.at(None))] = Shift(Figure.of(x), float(same_sign))
     return found
+
+
+def resampled(
+    part: Problem,
+    runner: Runner,
+    node: Site,
+    effects: Float[Tensor, " batch"],
+    corrupted: Mapping[Point, Float[Tensor, "batch position *unit"]],
+) -> float:
+    """|m(M) − m(M with its output on the corrupted prompt)| over |effect|, under zero ablation.
+
+    Args:
+        effects: m(M) − m(M without it).
+        corrupted: Activations of the corrupted prompts.
+    """
+    if part.ablation.values or not part.batch.aligned or not float(effects.mean()):
+        return math.nan
+    other = Ablation("corrupted", {node.point: corrupted[node.point]})
+    _, metric = runner.run(ablated([node], other, runner.batch))
+    assert metric is not None
+    return abs(float((runner.metric - metric).mean() / effects.mean()))

@@ -98,16 +98,6 @@ def changed(
     return change / whole if whole > 0 else float("nan")
 
 
-def partners(answers: Int[Tensor, "batch n"]) -> Int[Tensor, " batch"]:
-    """For each prompt, the next one with another answer; −1 where there is none."""
-    rows, found = len(answers), []
-    for b in range(rows):
-        own = set(answers[b].tolist())
-        later = ((b + i) % rows for i in range(1, rows))
-        found.append(next((i for i in later if not own & set(answers[i].tolist())), -1))
-    return torch.tensor(found, device=answers.device)
-
-
 def follow(
     model: Model,
     node: Site,

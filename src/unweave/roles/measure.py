@@ -8,16 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unweave.ablation import Ablation, position_mask
-from unweave.errors import UnweaveError
-from unweave.graph import graph_of
-from unweave.model.model import Model
 from unweave.roles import attention as attending
-from unweave.roles.checks import without_each
+from unweave.roles.checks import resampled, without_each
 from unweave.roles.feeds import Fed, completed, fed_by, needed_points
 from unweave.roles.inputs import TakenOut
-from unweave.roles.interventions import Swap, changed, follow, partners, swap_tokens
+from unweave.roles.interventions import Swap, changed, follow, swap_tokens
 from unweave.roles.measurements import Figure, Measurements
+from unweave.roles.nodes import checked_nodes
 from unweave.roles.positions import (
     along,
     by_label,
@@ -28,24 +25,22 @@ from unweave.roles.positions import (
     unit_of,
     varies,
 )
-from unweave.roles.runs import Cost, Runner, Seen, ablated, observe
+from unweave.roles.runs import Cost, Runner, Seen, observe
 from unweave.roles.shares import Ratio, share_of
 from unweave.roles.writes import (
+    Writes,
     candidates,
     copying,
-    direct_effect,
     favoured,
     final_point,
-    node_write,
     outputs_of,
     token_text,
 )
 from unweave.scores.problem import Problem
-from unweave.sites import HEAD_KINDS, Point, Site, parse
+from unweave.sites import HEAD_KINDS, Point, Site
 
 Index = Int[Tensor, " batch"]
 
-KINDS = ("z", "mlp")  # what roles are defined for: heads and MLPs
 _COPIES = 0.3  # |copying| from which the attended token is swapped
 _LEAST_PROMPTS = 4
 
@@ -72,25 +67,6 @@ def measure(
     return _Measuring(problem, checked_nodes(problem.model, nodes), budget, seed).all()
 
 
-def checked_nodes(model: Model, nodes: Sequence[Site | str]) -> tuple[Site, ...]:
-    """Nodes that roles are defined for, in the order of the forward pass.
-
-    Raises:
-        UnweaveError: As `measure` does.
-    """
-    graph_of(model, post_norms=False)  # raises where writes do not add up
-    sites = tuple(parse(node) for node in nodes)
-    if not sites:
-        raise UnweaveError("no node to explain: give the sites of a circuit, such as a9.h6")
-    for site in sites:
-        model.check_site(site)
-        if site.point.kind not in KINDS:
-            raise UnweaveError(
-                f"{site} is neither a head nor an MLP: name some, such as a9.h6 or m5"
-            )
-    return tuple(sorted(sites, key=lambda site: (site.point.depth, site.unit or 0)))
-
-
 class _Measuring:
     """The steps of `measure`, with what they share."""
 
@@ -108,6 +84,7 @@ class _Measuring:
         whole = [head.at(None) for head in self.heads]
         self.clean = observe(model, batch.clean, whole, points | {final_point(model)})
         self.cost.add("patterns", tokens, self.cost.layers)
+        self.writes = Writes(self.problem, self.clean)
         self.random = attending.random_tokens(model, seed)
         values = {Point("v", head.point.layer) for head in self.heads}
         self.random_seen = observe(model, self.random, whole, values)
@@ -133,6 +110,7 @@ class _Measuring:
         self.cost.add("checks", part.batch.clean.mask.numel(), self.cost.layers)
         patterns = {head: self.clean.patterns[head.at(None)][some] for head in self.heads}
         attended = {head: self._attended(head)[some] for head in self.heads}
+        others = {point: x[some] for point, x in self.corrupted.at.items()}
         taken = TakenOut(part, self.nodes, froms, totals)
         without = without_each(part, runner, self.nodes, fed, taken, patterns, attended)
         found = {}
@@ -150,7 +128,7 @@ class _Measuring:
                 fed=without.fed.get(node, {}),
                 shifts=without.shifts.get(node, {}),
                 prompts=some.stop,
-                resampled=self._resampled(runner, node, fed.effects[str(node)].to(scale)),
+                resampled=resampled(part, runner, node, fed.effects[str(node)].to(scale), others),
                 **own,
             )
         return found, self.cost
@@ -159,7 +137,7 @@ class _Measuring:
         self, node: Site, fed: Fed, scale: Float[Tensor, ""], some: slice
     ) -> dict[str, Any]:
         """Its effect, how much of it is direct, both of the metric's range on these prompts."""
-        effects, direct = fed.effects[str(node)].to(scale), self._direct(node)[some].to(scale)
+        effects, direct = fed.effects[str(node)].to(scale), self.writes.direct(node)[some].to(scale)
         # The range as it is on these prompts: what varies is the effect.
         size, own_size = (Figure.of(x.abs() / scale) for x in (effects, direct))
         # Prompt by prompt: a head may raise the metric on some and lower it on others, and a ratio
@@ -173,7 +151,7 @@ class _Measuring:
             "direct": Figure.of(direct),
             "direct_size": own_size.mean,
             "direct_share": share.value,
-            "direct_other": self._direct_other(node),
+            "direct_other": self.writes.direct_other(node),
             "errors": errors,
         }
 
@@ -282,16 +260,6 @@ class _Measuring:
         others = [name for name, at in self.batch.positions.items() if not bool((at == to).any())]
         return max((shares.get(f"embed@{name}", 0.0) for name in others), default=0.0)
 
-    def _resampled(self, runner: Runner, node: Site, effects: Float[Tensor, " batch"]) -> float:
-        if self.problem.ablation.values or not self.batch.aligned or not float(effects.mean()):
-            return math.nan
-        values = self.corrupted.at[node.point][: len(runner.batch)]
-        _, metric = runner.run(
-            ablated([node], Ablation("corrupted", {node.point: values}), runner.batch)
-        )
-        assert metric is not None
-        return abs(float((runner.metric - metric).mean() / effects.mean()))
-
     def _of_head(self, head: Site, copies: tuple[Ratio, float]) -> dict[str, Any]:
         whole = head.at(None)
         attention = attending.attention_of(
@@ -315,39 +283,8 @@ class _Measuring:
             "tokens": {token_text(self.model, token): share for token, share in acted.items()},
             "varies": self._varies(node),
             "by_token": by_token(output, self.matter[node].reach, tokens),
-            "favours": tuple(favoured(self.model, self._write(node)[rows, at], self.outputs)),
+            "favours": tuple(favoured(self.model, self.writes.of(node)[rows, at], self.outputs)),
         }
-
-    def _write(self, node: Site) -> Float[Tensor, "batch position d_model"]:
-        """What a node adds to the residual stream beyond its ablation."""
-        total = self.clean.at[node.point]
-        return node_write(self.model, node, total - self.problem.ablation.at(node.point, total))
-
-    def _direct(self, node: Site) -> Float[Tensor, " batch"]:
-        """The effect of what it writes where the metric is read, beyond its ablation."""
-        read = self.batch.readout.read
-        rows = torch.arange(len(read), device=read.device)
-        return self._written(node, self._write(node)[rows, read])
-
-    def _direct_other(self, node: Site) -> float:
-        """Of its direct effect, what is lost with its write on a prompt with another answer."""
-        read, other = self.batch.readout.read, partners(self.batch.readout.answers)
-        rows = torch.arange(len(read), device=read.device)
-        write = node_write(self.model, node, self.clean.at[node.point])[rows, read]
-        lost = self._written(node, write - write[other])
-        return share_of(lost[other >= 0], self._direct(node)[other >= 0]).value
-
-    def _written(
-        self, node: Site, write: Float[Tensor, "batch d_model"]
-    ) -> Float[Tensor, " batch"]:
-        """What the metric loses without a write of the node; only the unembedding misses it."""
-        read = self.batch.readout.read
-        rows = torch.arange(len(read), device=read.device)
-        final = self.clean.at[final_point(self.model)][rows, read]
-        lost = direct_effect(self.model, self.batch, final, write)
-        where = position_mask(node, self.batch.clean, self.batch.positions)
-        # A node at another position than the one that is read has no direct effect.
-        return lost if where is None else torch.where(where[rows, read], lost, 0)
 
     def _at_read(self, node: Site) -> Ratio:
         weights = self.matters[node]
