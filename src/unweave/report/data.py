@@ -243,7 +243,7 @@ def _circuit_edges(run: ShownRun, index: Mapping[str, int]) -> tuple[list[list[A
 
 def _feeders(run: ShownRun, index: Mapping[str, int]) -> list[list[Any]]:
     """What the inputs of the circuit's nodes come from: source, target, q, k or v, share, and
-    whether the target's output falls without it. Nodes that write the answer feed the logits."""
+    whether the target's output follows it. Nodes that write the answer feed the logits."""
     found = []
     for node in (run.record.get("explanation") or {}).get("nodes") or []:
         if node["node"] in index and abs(node.get("writes") or 0.0) >= NAMED:
