@@ -40,7 +40,7 @@ from unweave.roles import Explanation, explain_with_cost
 from unweave.roles.definitions import bundled_roles
 from unweave.roles.explain import UNCLEAR
 from unweave.roles.feeds import needed_points
-from unweave.roles.shares import NAMED
+from unweave.roles.shares import NAMED, is_token
 from unweave.scores.problem import Problem
 from unweave.sites import HEAD_KINDS, Site, parse
 
@@ -105,10 +105,17 @@ def outcomes(one: Explanation) -> list[str]:
     return [WORDS[check.held] for role in one.roles for check in role.checks]
 
 
+def fed(one: Explanation) -> list[str]:
+    """What became of the checks of the nodes that feed its inputs."""
+    feeders = one.measurements.feeders
+    return [WORDS[feeder.held] for feeder in feeders if not is_token(feeder.source)]
+
+
 def confusion(prompts: int, seeds: list[int], device: str) -> None:
     """Roles given against roles wired, over every node of every synthetic model."""
     counts: Counter[tuple[str, str]] = Counter()
     checks: Counter[str] = Counter()
+    feeds: Counter[str] = Counter()
     table = Table(title="Roles of synthetic models", box=box.SIMPLE_HEAD, title_justify="left")
     for heading in ("model", "ablation", "nodes", "right", "missed", "invented", "feeders", "cost"):
         table.add_column(heading, justify="left" if heading == "model" else "right")
@@ -129,12 +136,13 @@ def confusion(prompts: int, seeds: list[int], device: str) -> None:
                 for one in found:
                     tally += compared(one, known, counts)
                     checks.update(outcomes(one))
-                fed = feeders(found, known, circuit.edges[ablation])
-                tally += Counter(fed)
+                    feeds.update(fed(one) if one.node in known else ())
+                named = feeders(found, known, circuit.edges[ablation])
+                tally += Counter(named)
                 tally["nodes"] += len(found)
             words = ("nodes", "right", "missed", "invented")
-            fed = ", ".join(f"{tally[f'fed {word}']} {word}" for word in words[1:])
-            table.add_row(name, ablation, *(str(tally[x]) for x in words), fed, f"{most:.1f}")
+            told = ", ".join(f"{tally[f'fed {word}']} {word}" for word in words[1:])
+            table.add_row(name, ablation, *(str(tally[x]) for x in words), told, f"{most:.1f}")
     console = Console(width=190)
     console.print(table)
     names = [*sorted(role.name for role in bundled_roles().roles), UNCLEAR]
@@ -145,7 +153,7 @@ def confusion(prompts: int, seeds: list[int], device: str) -> None:
     for wired in names:
         grid.add_row(wired, *(str(counts[wired, given] or "·") for given in names))
     console.print(grid)
-    print(f"Checks of roles: {dict(checks)}")
+    print(f"Checks of roles: {dict(checks)}; of the feeders of wired nodes: {dict(feeds)}")
 
 
 def largest(problem: Problem, count: int) -> list[Site]:
@@ -166,9 +174,9 @@ def checks_of(one: Explanation, seed: int) -> list[dict[str, Any]]:
         for role in one.roles
         for check in role.checks
     ]
-    for fed in one.measurements.feeders:
-        says = f"{fed.share:.0%} of its {fed.input or 'output'} is {fed.source}"
-        about = {"of": "feeders", "says": says, "value": fed.falls, "held": fed.held}
+    for feeder in one.measurements.feeders:
+        says = f"{feeder.share:.0%} of its {feeder.input or 'output'} is {feeder.source}"
+        about = {"of": "feeders", "says": says, "value": feeder.falls, "held": feeder.held}
         found.append(where | about)
     return found
 

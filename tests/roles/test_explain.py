@@ -18,6 +18,7 @@ from unweave.roles.explain import RoleFound
 from unweave.roles.inputs import Moved, held
 from unweave.roles.measurements import VALUES, Figure, Shift
 from unweave.roles.sentences import sentence
+from unweave.roles.shares import is_token
 
 MOVER = next(role for role in bundled_roles().roles if role.name == "mover")
 needs_tracr = pytest.mark.skipif(
@@ -46,6 +47,9 @@ def test_every_node_has_the_roles_it_was_wired_for_and_no_other(name, ablation):
     # Every prompt of tracr:balance has the same answer: nothing to exchange m1's write with.
     untested = {"m1"} if name == "tracr:balance" else set()
     assert {node for node, check in checks if check.held is None} == untested
+    # What feeds a node that was wired is used by it.
+    fed = [f for one in found if one.node in known for f in one.measurements.feeders]
+    assert all(feeder.held for feeder in fed if not is_token(feeder.source))
     assert cost.passes < 20
 
 
