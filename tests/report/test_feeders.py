@@ -33,7 +33,7 @@ def confirmed(folder: Path) -> set[str]:
                 fed, share = figures["fed"][branch][source], strong[source]
                 of = figures["moved"][branch] if branch else {"output": 1.0, "error": 0.0}
                 decides = of["output"] >= 0.1 and of["output"] > 2 * of["error"]
-                follows = fed["output"] * share / abs(share) >= 0.05 * of["output"]
+                follows = fed["output"] * share / abs(share) >= max(0.05 * of["output"], 0.02)
                 line = f"{source} → {node['node']} ({branch}) {round(100 * share)}% of it"
                 if decides and follows and abs(fed["output"]) > 2 * fed["error"]:
                     held.add(line)

@@ -149,6 +149,7 @@ def test_a_sentence_claims_only_feeders_that_the_output_follows(inhibition):
         (0.5, Moved(0.05, 0.01), Moved(0.8, 0.01), True),  # a softmax may need little of a query
         (0.5, Moved(0.03, 0.01), Moved(0.8, 0.01), False),  # below a twentieth of .8
         (0.5, Moved(0.03, 0.01), Moved(0.4, 0.01), True),
+        (0.5, Moved(0.015, 0.001), Moved(0.2, 0.01), False),  # 2% of the output at least
         (0.5, Moved(0.3, 0.2), Moved(0.8, 0.01), False),  # not clear of chance
         (-0.5, Moved(-0.3, 0.01), Moved(0.8, 0.01), True),
         (-0.5, Moved(0.3, 0.01), Moved(0.8, 0.01), False),

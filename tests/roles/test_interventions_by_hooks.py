@@ -117,7 +117,7 @@ def test_each_feeder_is_taken_out_of_the_one_input_that_it_is_named_for(
                 held = None
                 if whole[0] >= 0.1 and whole[0] > 2 * found[node].moved[branch].error:
                     signed = moved if own[source] > 0 else -moved
-                    held = signed >= 0.05 * whole[0] and abs(moved) > 2 * error
+                    held = signed >= max(0.05 * whole[0], 0.02) and abs(moved) > 2 * error
                 listed.append((source, branch, own[source], moved, held))
                 verdicts.append(held)
         feeders = [(f.source, f.input, f.share, f.falls, f.held) for f in found[node].feeders]

@@ -25,6 +25,7 @@ Totals = Mapping[Point, Float[Tensor, "batch position *unit"]]
 
 _DECIDES = 0.1  # of the output, from which an input is said to decide it
 _USED = NAMED / 2  # of that, from which a feeder is said to be used: named are shares of twice this
+_FAINT = 0.02  # of the output: a feeder that moves it by less is not said to be used
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,15 @@ def held(share: float, without: Moved | None, whole: Moved | None) -> bool | Non
     """Whether the claim that an input comes from a feeder held: the output follows it.
 
     Without the feeder in this input the output loses, clear of chance, at least a twentieth of what
-    it loses without the whole input; of a negative share, it gains that. Not in proportion to the
-    share: a softmax may need little of a query. None where that was not run, or where the output
-    does not depend on the input as a whole: what this is made of cannot be tested there.
+    it loses without the whole input, and at least 2%; of a negative share, it gains that. Not in
+    proportion to the share: a softmax may need little of a query. None where that was not run, or
+    where the output does not depend on the input as a whole: what this is made of cannot be tested
+    there.
     """
     if without is None or whole is None or not whole.decides:
         return None
-    return without.clear and math.copysign(without.output, share * without.output) >= (
-        _USED * whole.output
-    )
+    follows = math.copysign(without.output, share * without.output)
+    return without.clear and follows >= max(_USED * whole.output, _FAINT)
 
 
 class TakenOut:
