@@ -27,7 +27,8 @@ from rich.table import Table
 
 from unweave.ablations.kind import task_ablation
 from unweave.behaviours.file import find_task
-from unweave.behaviours.synthetic.known_roles import ROLES, Known, known_roles
+from unweave.behaviours.sampling import Part
+from unweave.behaviours.synthetic.known_roles import Known, known_roles
 from unweave.behaviours.task import Task, synthetic_tasks
 from unweave.decomposition.api import relevance
 from unweave.experiments.files import plain
@@ -36,9 +37,10 @@ from unweave.model.model import Model
 from unweave.model.synthetic import tracr_programs
 from unweave.progress import silent
 from unweave.roles import Explanation, explain_with_cost
+from unweave.roles.definitions import bundled_roles
 from unweave.roles.explain import UNCLEAR
 from unweave.roles.feeds import needed_points
-from unweave.roles.measure import NAMED
+from unweave.roles.shares import NAMED, is_token
 from unweave.scores.problem import Problem
 from unweave.sites import HEAD_KINDS, Site, parse
 
@@ -50,7 +52,7 @@ CORE = 0.05  # effect, as a share of |m(M) − m(∅)|, that a core head has at 
 
 
 def problem_of(
-    task: Task, model: Model, prompts: int, ablation: str, seed: int, mlps: bool, part: str
+    task: Task, model: Model, prompts: int, ablation: str, seed: int, mlps: bool, part: Part
 ) -> Problem:
     """Held-out prompts, with an ablation for every node and for their inputs."""
     batch = task.batch(model, prompts, seed=seed, part=part)
@@ -103,10 +105,17 @@ def outcomes(one: Explanation) -> list[str]:
     return [WORDS[check.held] for role in one.roles for check in role.checks]
 
 
+def fed(one: Explanation) -> list[str]:
+    """What became of the checks of the nodes that feed its inputs."""
+    feeders = one.measurements.feeders
+    return [WORDS[feeder.held] for feeder in feeders if not is_token(feeder.source)]
+
+
 def confusion(prompts: int, seeds: list[int], device: str) -> None:
     """Roles given against roles wired, over every node of every synthetic model."""
     counts: Counter[tuple[str, str]] = Counter()
     checks: Counter[str] = Counter()
+    feeds: Counter[str] = Counter()
     table = Table(title="Roles of synthetic models", box=box.SIMPLE_HEAD, title_justify="left")
     for heading in ("model", "ablation", "nodes", "right", "missed", "invented", "feeders", "cost"):
         table.add_column(heading, justify="left" if heading == "model" else "right")
@@ -127,16 +136,16 @@ def confusion(prompts: int, seeds: list[int], device: str) -> None:
                 for one in found:
                     tally += compared(one, known, counts)
                     checks.update(outcomes(one))
-                fed = feeders(found, known, circuit.edges[ablation])
-                tally += Counter(fed)
+                    feeds.update(fed(one) if one.node in known else ())
+                named = feeders(found, known, circuit.edges[ablation])
+                tally += Counter(named)
                 tally["nodes"] += len(found)
             words = ("nodes", "right", "missed", "invented")
-            fed = ", ".join(f"{tally[f'fed {word}']} {word}" for word in words[1:])
-            table.add_row(name, ablation, *(str(tally[x]) for x in words), fed, f"{most:.1f}")
+            told = ", ".join(f"{tally[f'fed {word}']} {word}" for word in words[1:])
+            table.add_row(name, ablation, *(str(tally[x]) for x in words), told, f"{most:.1f}")
     console = Console(width=190)
     console.print(table)
-    names = sorted({role for known in ROLES.values() for rs in known.values() for role in rs})
-    names = [*names, "positional", UNCLEAR]
+    names = [*sorted(role.name for role in bundled_roles().roles), UNCLEAR]
     grid = Table(title="Wired (row) as explained (column)", box=box.SIMPLE_HEAD)
     grid.add_column("wired")
     for role in names:
@@ -144,7 +153,7 @@ def confusion(prompts: int, seeds: list[int], device: str) -> None:
     for wired in names:
         grid.add_row(wired, *(str(counts[wired, given] or "·") for given in names))
     console.print(grid)
-    print(f"Checks of roles: {dict(checks)}")
+    print(f"Checks of roles: {dict(checks)}; of the feeders of wired nodes: {dict(feeds)}")
 
 
 def largest(problem: Problem, count: int) -> list[Site]:
@@ -158,16 +167,16 @@ def largest(problem: Problem, count: int) -> list[Site]:
 
 
 def checks_of(one: Explanation, seed: int) -> list[dict[str, Any]]:
-    """Every intervention on a node: those of its roles, and feeders taken out of its inputs."""
+    """Every intervention on a node: those of its roles, and each feeder taken out of an input."""
     where = {"seed": seed, "node": one.node}
     found: list[dict[str, Any]] = [
         where | {"of": role.name, "says": check.says, "value": check.value, "held": check.held}
         for role in one.roles
         for check in role.checks
     ]
-    for branch, moved in one.measurements.moved.items():
-        says = f"without its feeders its {branch or 'input'} changes its output"
-        about = {"of": "feeders", "says": says, "value": moved.output, "held": moved.held}
+    for feeder in one.measurements.feeders:
+        says = f"{feeder.share:.0%} of its {feeder.input or 'output'} is {feeder.source}"
+        about = {"of": "feeders", "says": says, "value": feeder.falls, "held": feeder.held}
         found.append(where | about)
     return found
 
@@ -212,7 +221,8 @@ def stability(options: argparse.Namespace, name: str) -> dict[str, Any]:
         kind: Counter(WORDS[x["held"]] for x in checks if (x["of"] == "feeders") == of_feeders)
         for kind, of_feeders in (("roles", False), ("feeders", True))
     }
-    print(f"checks of roles {dict(tally['roles'])}; of feeders {dict(tally['feeders'])}; ", end="")
+    print(f"checks of roles {dict(tally['roles'])}; of feeders {dict(tally['feeders'])} ", end="")
+    print("(not tested: the output does not depend on that input); ", end="")
     print(f"passes {max(passes):.1f} at most\n", flush=True)
     return {
         "task": name,

@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unweave.roles.measurements import NAMED
+from unweave.roles.shares import NAMED
 
 OUT = Path(__file__).parent / "pictures"
 WIDTH, ROW, TOP, BOTTOM = 760, 62, 92, 84

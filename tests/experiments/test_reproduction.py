@@ -24,6 +24,8 @@ from unweave.experiments.reproduction.subjects import PAPER, chosen_subjects
 from unweave.experiments.specification import Experiment, Specification
 from unweave.model.loading import load
 from unweave.report.reproduction import reproduction_page
+from unweave.roles.definitions import bundled_roles
+from unweave.roles.published import EXPECTED
 from unweave.scores.problem import Problem
 from unweave.scores.score import scores as registered
 from unweave.sites import Point, parse
@@ -137,6 +139,38 @@ def test_roles_are_those_that_were_wired(wired: Experiment, swept: dict[str, Any
     found = parts.roles(wired, swept, 2)
     assert (found["agree"], found["tested"]) == (2, 2)
     assert {row["node"]: row["found"] for row in found["nodes"]}["a1.h2"] == ["previous token"]
+
+
+def test_agreement_with_published_roles_is_counted_by_head(
+    wired: Experiment, swept: dict[str, Any], record: dict[str, Any]
+) -> None:
+    """As for GPT-2's heads: our names for theirs; a head whose role has none is not counted."""
+    told = "previous token: 1.2\nname mover: 2.0@end\nS-inhibition: 0.1@end\nsupporting: 0.2"
+    circuit = replace(wired.task.known[NAME], roles=published_roles(told))
+    published = replace(wired, task=replace(wired.task, name="mine", known={NAME: circuit}))
+    found = parts.roles(published, swept, 2)
+    assert {
+        row["node"]: (row["expected"], row["found"], row["agrees"]) for row in found["nodes"]
+    } == {
+        "a1.h2": (["previous token"], ["previous token"], True),
+        "a2.h0": (["mover"], ["induction", "mover"], True),
+        "a0.h1": (["inhibition"], [], False),
+        "a0.h2": ([], [], None),
+    }
+    assert (found["agree"], found["tested"]) == (2, 3)
+    mine = json.loads(json.dumps(record))
+    mine["subjects"][0]["parts"]["roles"] = found
+    page = reproduction_page(mine)
+    assert "2 of 3 nodes have the role that is known of them" in page
+    assert "S-inhibition" in page
+
+
+def test_every_published_role_of_ioi_has_one_of_ours() -> None:
+    known = {role.name for role in bundled_roles().roles}
+    assert {role for roles in EXPECTED.values() for role in roles} <= known
+    # All 26 heads are counted.
+    assert set(tasks["ioi"].known["gpt2"].roles) <= set(EXPECTED)
+    assert sum(len(sites) for sites in tasks["ioi"].known["gpt2"].roles.values()) == 26
 
 
 def test_of_a_model_that_nothing_is_known_of_the_circuit_that_was_found_is_explained(

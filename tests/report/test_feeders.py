@@ -30,10 +30,12 @@ def confirmed(folder: Path) -> set[str]:
         for branch, shares in figures["feeds"].items():
             strong = {s: x for s, x in shares.items() if abs(x) >= 0.1 and "embed" not in s}
             for source in sorted(strong, key=lambda s: -abs(strong[s]))[:3]:
-                moved = figures["moved"][branch]
-                holds = moved["output"] >= 0.1 and moved["output"] > 2 * moved["error"]
-                line = f"{source} → {node['node']} ({branch}) {round(100 * strong[source])}% of it"
-                if holds:
+                fed, share = figures["fed"][branch][source], strong[source]
+                of = figures["moved"][branch] if branch else {"output": 1.0, "error": 0.0}
+                decides = of["output"] >= 0.1 and of["output"] > 2 * of["error"]
+                follows = fed["output"] * share / abs(share) >= max(0.05 * of["output"], 0.02)
+                line = f"{source} → {node['node']} ({branch}) {round(100 * share)}% of it"
+                if decides and follows and abs(fed["output"]) > 2 * fed["error"]:
                     held.add(line)
         direct, whole = figures["direct"], figures["effect"]["size"] / figures["effect_share"]
         if abs(direct["mean"]) > 2 * direct["error"] and abs(direct["mean"] / whole) >= 0.1:

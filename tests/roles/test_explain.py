@@ -15,8 +15,10 @@ from unweave.model.synthetic import tracr_programs
 from unweave.roles import explain, explain_with_cost
 from unweave.roles.definitions import bundled_roles, read_roles
 from unweave.roles.explain import RoleFound
+from unweave.roles.inputs import Moved, held
 from unweave.roles.measurements import VALUES, Figure, Shift
 from unweave.roles.sentences import sentence
+from unweave.roles.shares import is_token
 
 MOVER = next(role for role in bundled_roles().roles if role.name == "mover")
 needs_tracr = pytest.mark.skipif(
@@ -41,7 +43,13 @@ def test_every_node_has_the_roles_it_was_wired_for_and_no_other(name, ablation):
     checks = [(one.node, check) for one in found for role in one.roles for check in role.checks]
     # The relay's heads attend by position: they are no duplicate-token heads on random tokens.
     expected = {"a0.h1", "a1.h2"} if name == "wired-relay" else set()
-    assert {node for node, check in checks if not check.held} == expected
+    assert {node for node, check in checks if check.held is False} == expected
+    # Every prompt of tracr:balance has the same answer: nothing to exchange m1's write with.
+    untested = {"m1"} if name == "tracr:balance" else set()
+    assert {node for node, check in checks if check.held is None} == untested
+    # What feeds a node that was wired is used by it.
+    fed = [f for one in found if one.node in known for f in one.measurements.feeders]
+    assert all(feeder.held for feeder in fed if not is_token(feeder.source))
     assert cost.passes < 20
 
 
@@ -57,6 +65,21 @@ def test_heads_at_positions_have_the_roles_they_were_wired_for(ablation):
         "a2.h2@other": "unclear",
     }
     assert "its key comes from a0.h0@other (100%)" in found["a1.h1@end"].sentence
+
+
+@needs_tracr
+def test_an_mlp_that_raises_the_answer_lowers_it_once_answer_and_distractor_are_exchanged():
+    problem = synthetic("tracr:hist", prompts=32, seed=5)
+    readout = problem.batch.readout
+    other = replace(readout, answers=readout.distractors, distractors=readout.answers)
+    turned = replace(problem, batch=replace(problem.batch, readout=other))
+    for one, name in ((problem, "answer promotion"), (turned, "answer suppression")):
+        (role,) = next(x for x in explain(one, one.nodes) if x.node == "m0").roles
+        assert (role.name, role.checks[0].held) == (name, True)
+
+
+def test_every_role_has_a_check():
+    assert all(role.checks for role in bundled_roles().roles)
 
 
 def test_every_role_of_a_head_is_wired_somewhere():
@@ -78,8 +101,8 @@ def test_sentences_tell_what_was_wired(inhibition):
     assert parts[:4] == [
         "it turns later heads away from the distractor's token",
         "checked: without it they attend there more: held",
-        "its key comes from a0.h0 (100%) (checked: without a0.h0 there its output falls by 83%: "
-        "held)",
+        "its key comes from a0.h0 (100%) (checked: without a0.h0 there its output falls by 83%, "
+        "without its whole key by 83%: held)",
         "it changes the query of a2.h2 (100%)",
     ]
     effect = inhibition["a1.h1"].measurements.effect
@@ -97,6 +120,54 @@ def test_a_sentence_says_when_a_check_did_not_hold_or_was_not_made(inhibition):
         role = RoleFound.of(roles["duplicate token"], node)
         told = sentence(node, [(role.says, role.checks)])
         assert f"checked: it does so on random tokens: {words}" in told
+
+
+def test_a_sentence_claims_only_feeders_that_the_output_follows(inhibition):
+    node = replace(
+        inhibition["a2.h2"].measurements,
+        feeds={"q": {"a1.h1": 0.5, "a0.h1": -0.2, "a0.h0": 0.3}, "k": {"a0.h2": 0.9}},
+        moved={"q": Moved(0.8, 0.01), "k": Moved(0.02, 0.01)},
+        fed={
+            "q": {"a1.h1": Moved(0.3, 0.01), "a0.h1": Moved(-0.1, 0.01), "a0.h0": Moved(0.3, 0.2)},
+            "k": {"a0.h2": Moved(0.01, 0.01)},
+        },
+    )
+    told = sentence(node, []).split("; ")
+    assert told[1:4] == [
+        "its query comes from a1.h1 (50%) and a0.h1 (-20%) (checked: without each there its output "
+        "falls by 30% and -10%, without its whole query by 80%: held)",
+        "in its query is a0.h0 (30%), but that its output follows is not shown (checked: without "
+        "a0.h0 there its output falls by 30% ± 39%, without its whole query by 80%: did not hold)",
+        "that its output depends on what its key holds is not shown (checked: without that it "
+        "falls by 2% ± 2%)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("share", "without", "whole", "expected"),
+    [
+        (0.5, Moved(0.05, 0.01), Moved(0.8, 0.01), True),  # a softmax may need little of a query
+        (0.5, Moved(0.03, 0.01), Moved(0.8, 0.01), False),  # below a twentieth of .8
+        (0.5, Moved(0.03, 0.01), Moved(0.4, 0.01), True),
+        (0.5, Moved(0.015, 0.001), Moved(0.2, 0.01), False),  # 2% of the output at least
+        (0.5, Moved(0.3, 0.2), Moved(0.8, 0.01), False),  # not clear of chance
+        (-0.5, Moved(-0.3, 0.01), Moved(0.8, 0.01), True),
+        (-0.5, Moved(0.3, 0.01), Moved(0.8, 0.01), False),
+        (0.5, Moved(0.09, 0.001), Moved(0.09, 0.001), None),  # nothing to test there
+        (0.5, Moved(0.3, 0.01), Moved(0.5, 0.3), None),
+        (0.5, None, Moved(0.8, 0.01), None),
+    ],
+)
+def test_when_the_claim_of_a_feeder_held(share, without, whole, expected):
+    assert held(share, without, whole) is expected
+
+
+def test_a_sentence_of_an_mlp_says_on_which_tokens_it_acts(inhibition):
+    node = inhibition["a2.h2"].measurements
+    node = replace(node, kind="mlp", attention=None, tokens={" to": 0.6, " a": 0.3, " b": 0.1})
+    assert sentence(node, []).startswith(
+        "a2.h2 acts at `end` (100%), on ' to' (60%) and ' a' (30%)"
+    )
 
 
 def test_a_sentence_names_a_distance_where_nothing_else_holds_the_weight(inhibition):

@@ -106,21 +106,6 @@ def test_a_run_from_a_layer_on_is_the_whole_run(tiny):
     assert_close(runner.metric, tiny.metric([tiny.nodes])[0])
 
 
-def test_feeders_are_taken_out_of_one_input_only():
-    problem = synthetic("wired-inhibition")
-    found, _ = measure(problem, ["a0.h0", "a1.h1", "a2.h2"], budget=1000.0)
-    # Of the query's two named feeders, a0.h0 only acts through a1.h1: one wire is cut.
-    lost = without_edges(problem, "a1.h1->a2.h2<q>")
-    effects = found["a2.h2"].fed_effect, found["a1.h1"].fed_effect
-    assert effects[0] is not None
-    assert effects[1] is not None
-    assert effects[0].mean == pytest.approx(float(lost.mean()), rel=1e-4)
-    lost = without_edges(problem, "a0.h0->a1.h1<k>")
-    assert effects[1].mean == pytest.approx(float(lost.mean()), rel=1e-4)
-    assert found["a1.h1"].moved["k"].held
-    assert found["a0.h0"].fed_effect is None
-
-
 def test_the_cost_is_what_runs(monkeypatch):
     """Tokens through blocks, counted as they pass."""
     problem, units = synthetic("wired-suppression"), 0

@@ -11,7 +11,7 @@ from unweave.experiments.specification import Experiment
 from unweave.roles.definitions import Roles
 from unweave.roles.explain import Explanation, explain_with_cost
 from unweave.roles.feeds import needed_points
-from unweave.roles.measure import checked_nodes
+from unweave.roles.nodes import checked_nodes
 
 PROMPTS = 32
 BUDGET = 20.0  # forward passes of these prompts

@@ -172,7 +172,12 @@ def boolean(value: Any, where: str) -> None:
 
 _CHECK = fields({"role": text, "says": text, "held": boolean}, ("role", "says"))
 _FEEDER = fields(
-    {"source": text, "input": text, "share": number, "held": boolean}, ("source", "input")
+    {
+        **dict.fromkeys(("source", "input"), text),
+        **dict.fromkeys(("share", "falls", "error"), number),
+        "held": boolean,
+    },
+    ("source", "input"),
 )
 _UNDECIDED = fields(
     {

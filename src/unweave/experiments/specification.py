@@ -19,7 +19,7 @@ from unweave.model.model import Model
 from unweave.nodes.node import find_nodes, read_granularity
 from unweave.registry import nearest
 from unweave.roles.feeds import needed_points
-from unweave.roles.measure import KINDS as EXPLAINED_KINDS
+from unweave.roles.nodes import KINDS as EXPLAINED_KINDS
 from unweave.scores.problem import Problem, Runs
 from unweave.sites import Point, Site
 

@@ -19,7 +19,7 @@ from unweave.report.circuit_files import edge_parts
 from unweave.report.folder import ShownRun
 from unweave.report.layout import NodeLayout, context_index, node_layout
 from unweave.report.prompts import patterns, prompts
-from unweave.roles.measurements import NAMED
+from unweave.roles.shares import NAMED
 
 PAIRED_NODES = 150  # of this many first nodes every pair is kept
 NEIGHBOURS = 6  # of every other node this many strongest inputs and outputs, as its details list
@@ -243,7 +243,7 @@ def _circuit_edges(run: ShownRun, index: Mapping[str, int]) -> tuple[list[list[A
 
 def _feeders(run: ShownRun, index: Mapping[str, int]) -> list[list[Any]]:
     """What the inputs of the circuit's nodes come from: source, target, q, k or v, share, and
-    whether the target's output falls without it. Nodes that write the answer feed the logits."""
+    whether the target's output follows it. Nodes that write the answer feed the logits."""
     found = []
     for node in (run.record.get("explanation") or {}).get("nodes") or []:
         if node["node"] in index and abs(node.get("writes") or 0.0) >= NAMED:

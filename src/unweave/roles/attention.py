@@ -132,10 +132,11 @@ def random_tokens(model: Model, seed: int = 0) -> Inputs:
 
 
 def random_scores(pattern: Pattern, inputs: Inputs) -> dict[str, float]:
-    """Previous-token, duplicate-token and induction scores on random tokens that repeat.
+    """Previous-token, duplicate-token, induction scores and spread on random tokens that repeat.
 
     The share of its weight (beyond the first position) on the token before; on the same token's
-    first occurrence; on the token after that. The last two over the repetition only.
+    first occurrence; on the token after that. The last two, and the spread of the whole pattern,
+    over the repetition only.
     """
     assert inputs.tokens is not None
     relations, length = token_relations(inputs.tokens), pattern.shape[1]
@@ -146,6 +147,7 @@ def random_scores(pattern: Pattern, inputs: Inputs) -> dict[str, float]:
         "previous": _related(kept, relations["previous"], every).value,
         "duplicate": _related(kept, relations["duplicate"], again).value,
         "induction": _related(kept, relations["induction"], again).value,
+        "spread": _spread(pattern, again).value,
     }
 
 

@@ -15,6 +15,7 @@ from unweave.ablation import Ablation
 from unweave.decomposition.api import relevance
 from unweave.model.model import Model
 from unweave.roles.runs import Cost
+from unweave.roles.shares import NAMED
 from unweave.scores.problem import Problem
 from unweave.sites import HEAD_KINDS, Point, Site
 
@@ -37,6 +38,24 @@ class Fed:
 
     effects: Mapping[str, Float[Tensor, " batch"]]
     shares: Mapping[str, Mapping[str, float]]
+
+    def inputs_of(self, node: Site) -> dict[str, dict[str, float]]:
+        """By input of a node ("" of an MLP), its sources, the largest share first."""
+        branches = ("q", "k", "v") if node.point.kind in HEAD_KINDS else ("",)
+        found = {
+            branch: self.shares[f"{node}.{branch}" if branch else str(node)] for branch in branches
+        }
+        return {
+            branch: dict(sorted(shares.items(), key=lambda x: -abs(x[1])))
+            for branch, shares in found.items()
+        }
+
+    def read_by(self, node: Site) -> dict[str, float]:
+        """The inputs of later nodes of which this node is a share worth naming."""
+        name = str(node)
+        found = {x: shares[name] for x, shares in self.shares.items() if name in shares}
+        found = {x: share for x, share in found.items() if abs(share) >= NAMED}
+        return dict(sorted(found.items(), key=lambda x: -abs(x[1])))
 
 
 def input_sites(model: Model, node: Site) -> dict[str, Site]:

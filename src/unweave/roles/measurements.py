@@ -9,7 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unweave.roles.attention import AttentionFigures
-from unweave.roles.interventions import Followed, Moved
+from unweave.roles.inputs import Moved, held
+from unweave.roles.interventions import Followed
+from unweave.roles.shares import named
 
 # What a role may require.
 VALUES = {
@@ -31,9 +33,12 @@ VALUES = {
     "reads_q": "largest share of a later head's query that comes from it",
     "reads_k": "largest share of a later head's key",
     "reads_v": "largest share of a later head's value",
-    "moved_q": "what its output loses without its feeders' share of its query",
+    "moved_q": "what its output loses without its query (at the ablation); where that has feeders",
     "moved_k": "the same for its key",
     "moved_v": "the same for its value",
+    "swap_changes": "change of its output when tokens are swapped, of what it adds (‖o′ − o‖²)",
+    "same_token": "change of its output where its own token is the same and one before is not",
+    "direct_other": "of its direct effect, what is lost with its write on another answer's prompt",
     "to_itself": "share of its attention on its own position",
     "to_previous": "on the token before",
     "to_duplicate": "on an earlier occurrence of the token",
@@ -45,6 +50,7 @@ VALUES = {
     "random_previous": "attention to the token before, on random tokens that repeat",
     "random_duplicate": "to the same token's first occurrence, on random tokens",
     "random_induction": "to the token after that, on random tokens",
+    "random_spread": "entropy of its pattern over that of even attention, on random tokens",
     "shift": "largest change of a later head's attention to the tokens that it attends to",
     "shift_clear": "that change over its standard error",
     "shift_prompts": "share of prompts in which that change has the same sign",
@@ -82,24 +88,24 @@ class Shift:
     prompts: float
 
 
-NAMED = 0.1  # share of an input, in favour or against, from which a feeder is named
-MOST_NAMED = 3
-
-
 @dataclass(frozen=True)
 class Feeder:
-    """An upstream node that one input of a node comes from.
+    """An upstream node, or the token at a position, that one input of a node comes from.
 
     Args:
         input: "q", "k" or "v"; "" of an MLP.
         share: Of the input, by decomposition.
-        held: Whether the node's output falls when its named feeders' share is taken out of this
-            input; None where that was not run.
+        falls: How far the node's output falls when that share is taken out of this input.
+        error: Standard error of that over prompts.
+        held: Whether it falls as far as the share says (`inputs.held`); None where the output does
+            not depend on the input as a whole.
     """
 
     source: str
     input: str
     share: float
+    falls: float
+    error: float
     held: bool | None
 
 
@@ -120,8 +126,13 @@ class Measurements:
         carried: The largest share of its value, where it attends, from the token at another label.
         feeds: By input ("q", "k", "v"; "" of an MLP), upstream nodes and tokens with shares.
         reads: Inputs of later nodes with the share of them that comes from this node.
-        moved: By input, what its output loses without the named feeders' share of that input.
-        fed_effect: What the metric loses when all of these are taken out of its inputs only.
+        moved: By input that has named feeders, what its output loses without the whole input.
+        fed: By input and named feeder, what it loses without that feeder in this input only.
+        tokens: Share of |gradient · (z − μ)| by the token at the position, the largest few.
+        swap_changes: Change of its output when tokens are swapped, at the positions that follow.
+        same_token: The same on swapped and corrupted prompts, where its own token is as it was.
+        direct_other: Share of its direct effect that is lost when what it writes to the output is
+            what it writes on a prompt with another answer.
         followed: Whether its write follows the tokens when they are swapped.
         resampled: |m(M) − m(M with its output on the corrupted prompt)| over |effect|. Measured
             under zero ablation: under the others it says nothing that the effect does not.
@@ -144,8 +155,12 @@ class Measurements:
     feeds: Mapping[str, Mapping[str, float]]
     reads: Mapping[str, float]
     moved: Mapping[str, Moved]
-    fed_effect: Figure | None
+    fed: Mapping[str, Mapping[str, Moved]]
     prompts: int
+    tokens: Mapping[str, float] = field(default_factory=dict)
+    swap_changes: float = math.nan
+    same_token: float = math.nan
+    direct_other: float = math.nan
     errors: Mapping[str, float] = field(default_factory=dict)
     attention: AttentionFigures | None = None
     to: str = ""
@@ -166,14 +181,15 @@ class Measurements:
 
     @property
     def feeders(self) -> tuple[Feeder, ...]:
-        """The nodes that its inputs come from, the largest share of each input first."""
+        """What its inputs come from: nodes, then tokens, the largest share first."""
         found = []
         for branch, shares in self.feeds.items():
-            nodes = [name for name in shares if abs(shares[name]) >= NAMED and "embed" not in name]
-            nodes.sort(key=lambda name: -abs(shares[name]))
-            moved = self.moved.get(branch)
-            held = None if moved is None else moved.held
-            found += [Feeder(name, branch, shares[name], held) for name in nodes[:MOST_NAMED]]
+            whole, fed = self.moved.get(branch), self.fed.get(branch, {})
+            for source in named(shares):
+                if (without := fed.get(source)) is not None:
+                    share, is_held = shares[source], held(shares[source], without, whole)
+                    fall, error = without.output, without.error
+                    found.append(Feeder(source, branch, share, fall, error, is_held))
         return tuple(found)
 
     @property
@@ -197,6 +213,9 @@ class Measurements:
             "copying": self.copying,
             "copying_random": self.copying_random,
             "carried": self.carried,
+            "swap_changes": self.swap_changes,
+            "same_token": self.same_token,
+            "direct_other": self.direct_other,
         }
         if self.followed is not None:
             found |= {

@@ -131,6 +131,19 @@ def by_label(weights: Weights, positions: Mapping[str, Index]) -> dict[str, floa
     return found
 
 
+def by_own_token(
+    weights: Weights, tokens: Int[Tensor, "batch position"], most: int = 3
+) -> dict[int, float]:
+    """The share of a weight on the positions of each token, the largest few."""
+    known, number = tokens.unique(return_inverse=True)
+    sums = weights.new_zeros(len(known)).index_add_(0, number.flatten(), weights.flatten())
+    whole = float(sums.sum())
+    if not whole:
+        return {}
+    best = sums.argsort(descending=True)[:most].tolist()
+    return {int(known[i]): float(sums[i]) / whole for i in best if float(sums[i]) > 0}
+
+
 def main_position(
     weights: Weights, positions: Mapping[str, Index], least: float = 0.5
 ) -> tuple[str, Index]:

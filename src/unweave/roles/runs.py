@@ -147,14 +147,14 @@ class Runner:
         Returns:
             What was watched, and the metric where the run went to the end.
         """
-        first = min(point.layer for point in edits)
+        first = min(-1 if point.kind == "embed" else point.layer for point in edits)
         ops = Watch(_by_point(heads), frozenset(points), edits)
         end = len(self.steps) - 1 if last is None else last + 2
         stream = self.entering[first + 1]
         with torch.no_grad():
             for stage in self.steps[first + 1 : end]:
                 stream = stage.apply(ops, stream)
-        blocks = (self.cost.layers if last is None else last + 1) - first
+        blocks = (self.cost.layers if last is None else last + 1) - max(first, 0)
         self.cost.add("checks", self.batch.clean.mask.numel(), blocks)
         return Seen(ops.patterns, ops.found), self._measure(stream) if last is None else None
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from unweave.decomposition.paths import ELSEWHERE
 from unweave.estimates import NORMAL_95
 from unweave.roles.definitions import Check, Undecided
-from unweave.roles.measurements import MOST_NAMED, Figure, Measurements
+from unweave.roles.inputs import Moved
+from unweave.roles.measurements import Feeder, Figure, Measurements
+from unweave.roles.shares import is_token
 
 _BRANCHES = {"q": "query", "k": "key", "v": "value", "": "output"}
 _RELATIONS = {
@@ -19,7 +21,8 @@ _RELATIONS = {
 }
 _MOSTLY = 0.5
 _MOST_OF = 0.4  # of a head's attention: as roles.toml asks at least
-MOST_TOKENS = 2  # of those that feed an input
+_OFTEN = 0.2  # of what matters of an MLP, from which the token that it acts on is named
+_MOST_READ = 3
 _NOTHING = 1e-4
 _CLOSE = 0.05  # of two relations this close, the one between tokens is named
 
@@ -55,6 +58,8 @@ def _acts(node: Measurements) -> str:
     where = f"`{at}` ({share:.0%})" if share >= _MOSTLY and at != ELSEWHERE else ""
     if node.attention is None:
         words = f"acts at {where}" if where else f"acts at {_several(node)}"
+        most = [f"{token!r} ({x:.0%})" for token, x in node.tokens.items() if x >= _OFTEN]
+        words += f", on {_and(most)}" if most else ""
         favours = ", ".join(repr(token) for token in node.favours)
         return f"{words} and promotes {favours} there" if favours else words
     start = f"from {where}" if where else f"from {_several(node)}"
@@ -111,30 +116,72 @@ def _undecided(roles: Sequence[Undecided]) -> list[str]:
 
 
 def _feeds(node: Measurements) -> list[str]:
-    parts = []
-    for branch, shares in node.feeds.items():
-        feeders = [feeder for feeder in node.feeders if feeder.input == branch]
-        nodes = [f"{feeder.source} ({feeder.share:.0%})" for feeder in feeders]
-        tokens = [
-            f"the token at `{name.partition('@')[2]}` ({share:.0%})"
-            for name, share in shares.items()
-            if share >= _MOSTLY and "embed" in name
-        ]
-        if not nodes and not tokens:
+    """What each input comes from, as far as its output follows: other claims did not hold."""
+    parts, idle = [], []
+    for branch in node.feeds:
+        feeders, whole = _fed(node, branch), node.moved.get(branch)
+        if feeders and whole is not None and not whole.decides:
+            idle.append((branch, whole))
             continue
-        words = f"its {_BRANCHES[branch]} comes from {_and([*nodes, *tokens[:MOST_TOKENS]])}"
-        if (moved := node.moved.get(branch)) is not None:
-            outcome = "held" if moved.held else "did not hold"
-            which = _and([feeder.source for feeder in feeders])
-            change = f"falls by {moved.output:.0%}" if moved.output > 0 else "does not fall"
-            words += f" (checked: without {which} there its output {change}: {outcome})"
-        parts.append(words)
+        name = _BRANCHES[branch]
+        if feeders and not branch:  # an MLP's share is what its output loses
+            parts.append(f"its output comes from {_shares(feeders)}: what it loses without each")
+            continue
+        used = [feeder for feeder in feeders if feeder.held]
+        unused = [feeder for feeder in feeders if feeder.held is False]
+        if used:
+            words = f"its {name} comes from {_shares(used)}"
+            parts.append(f"{words} (checked: {_falls(used, whole)}: held)")
+        if unused:
+            words = f"in its {name} {'are' if len(unused) > 1 else 'is'} {_shares(unused)}"
+            words += f", but that its output follows is not shown (checked: {_falls(unused, whole)}"
+            parts.append(f"{words}: did not hold)")
+    if idle:
+        parts.append(_idle(idle))
     return parts
+
+
+def _idle(inputs: Sequence[tuple[str, Moved]]) -> str:
+    """Inputs that feeders were found of, but whose content does not decide the output."""
+    names = _and([f"its {_BRANCHES[branch]}" for branch, _ in inputs])
+    falls = _and([_percent(x.output, x.error) for _, x in inputs])
+    verb, which = ("hold", "each") if len(inputs) > 1 else ("holds", "that")
+    return (
+        f"that its output depends on what {names} {verb} is not shown "
+        f"(checked: without {which} it falls by {falls})"
+    )
+
+
+def _fed(node: Measurements, branch: str) -> list[Feeder]:
+    return [feeder for feeder in node.feeders if feeder.input == branch]
+
+
+def _shares(feeders: Sequence[Feeder]) -> str:
+    return _and([f"{_source(feeder)} ({feeder.share:.0%})" for feeder in feeders])
+
+
+def _falls(feeders: Sequence[Feeder], whole: Moved | None) -> str:
+    """What the output loses without each feeder in this input, and without the whole input."""
+    falls = _and([f"{x.falls:.0%}" if x.held else _percent(x.falls, x.error) for x in feeders])
+    which = _source(feeders[0]) if len(feeders) == 1 else "each"
+    words = f"without {which} there its output falls by {falls}"
+    if whole is None:
+        return words
+    return f"{words}, without its whole {_BRANCHES[feeders[0].input]} by {whole.output:.0%}"
+
+
+def _percent(fall: float, error: float) -> str:
+    return f"{fall:.0%} ± {NORMAL_95 * error:.0%}"
+
+
+def _source(feeder: Feeder) -> str:
+    name = feeder.source
+    return f"the token at `{name.partition('@')[2]}`" if is_token(name) else name
 
 
 def _reads(node: Measurements) -> list[str]:
     listed = []
-    for name, share in list(node.reads.items())[:MOST_NAMED]:
+    for name, share in list(node.reads.items())[:_MOST_READ]:
         head, _, branch = name.rpartition(".")
         into = f"the {_BRANCHES[branch]} of {head}" if branch in ("q", "k", "v") else name
         listed.append(f"{into} ({share:.0%})")

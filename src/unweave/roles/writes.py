@@ -10,15 +10,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from unweave.ablation import position_mask
 from unweave.batch import Batch
 from unweave.model.algebra import Plain, normalise
 from unweave.model.model import Model
 from unweave.model.program import head
 from unweave.model.weights import Linear
+from unweave.roles.runs import Seen
 from unweave.roles.shares import NOT_MEASURED, Ratio, share_of
+from unweave.scores.problem import Problem
 from unweave.sites import HEAD_KINDS, Point, Site
 
-Writes = Float[Tensor, "n d_model"]
+Rows = Float[Tensor, "n d_model"]
 
 
 def node_write(
@@ -53,7 +56,7 @@ def outputs_of(model: Model, tokens: Int[Tensor, "*shape"]) -> Int[Tensor, "*sha
     ).reshape(tokens.shape)
 
 
-def unembed(model: Model, writes: Writes, outputs: Int[Tensor, " out"]) -> Float[Tensor, "n out"]:
+def unembed(model: Model, writes: Rows, outputs: Int[Tensor, " out"]) -> Float[Tensor, "n out"]:
     """Logits that writes add, up to the positive scale of the final norm."""
     norm, steps = model.network.body.norm, model.network.head.steps
     if norm is not None:
@@ -143,17 +146,66 @@ def direct_effect(
         return metric(final) - metric(final - write)
 
 
+class Writes:
+    """What nodes write on the clean prompts, and what it does where the metric is read.
+
+    Args:
+        clean: A run of the problem's prompts, watched at the nodes' points and at the end.
+    """
+
+    def __init__(self, problem: Problem, clean: Seen) -> None:
+        self.problem, self.model, self.at = problem, problem.model, clean.at
+        self.read = problem.batch.readout.read
+        self.rows = torch.arange(len(self.read), device=self.read.device)
+
+    def of(self, node: Site) -> Float[Tensor, "batch position d_model"]:
+        """What a node adds to the residual stream beyond its ablation."""
+        total = self.at[node.point]
+        return node_write(self.model, node, total - self.problem.ablation.at(node.point, total))
+
+    def direct(self, node: Site) -> Float[Tensor, " batch"]:
+        """The effect of what it writes where the metric is read."""
+        return self._lost(node, self.of(node)[self.rows, self.read])
+
+    def direct_other(self, node: Site) -> float:
+        """Of its direct effect, what is lost with its write on a prompt with another answer."""
+        other = partners(self.problem.batch.readout.answers)
+        write = node_write(self.model, node, self.at[node.point])[self.rows, self.read]
+        lost, known = self._lost(node, write - write[other]), other >= 0
+        return share_of(lost[known], self.direct(node)[known]).value
+
+    def _lost(self, node: Site, write: Float[Tensor, "batch d_model"]) -> Float[Tensor, " batch"]:
+        """What the metric loses without a write; a node has none at positions that are not its."""
+        batch = self.problem.batch
+        final = self.at[final_point(self.model)][self.rows, self.read]
+        lost = direct_effect(self.model, batch, final, write)
+        where = position_mask(node, batch.clean, batch.positions)
+        return lost if where is None else torch.where(where[self.rows, self.read], lost, 0)
+
+
+def partners(answers: Int[Tensor, "batch n"]) -> Int[Tensor, " batch"]:
+    """For each prompt, the next one with another answer; −1 where there is none."""
+    rows, found = len(answers), []
+    for b in range(rows):
+        own = set(answers[b].tolist())
+        later = ((b + i) % rows for i in range(1, rows))
+        found.append(next((i for i in later if not own & set(answers[i].tolist())), -1))
+    return torch.tensor(found, device=answers.device)
+
+
 def favoured(
-    model: Model, writes: Writes, outputs: Int[Tensor, " out"], most: int = 3
+    model: Model, writes: Rows, outputs: Int[Tensor, " out"], most: int = 3
 ) -> Sequence[str]:
     """The outputs that writes raise most, on average beyond the mean over outputs."""
     logits = unembed(model, writes, outputs).mean(0)
     labels, best = model.network.head.labels, outputs[logits.argsort(descending=True)[:most]]
     if float(logits.abs().max()) == 0.0:
         return ()
-    if model.tokenizer is None and not labels:
-        return tuple(f"token {i}" for i in best.tolist())
-    return tuple(labels[i] if labels else model.decode(i) for i in best.tolist())
+    return tuple(labels[i] if labels else token_text(model, i) for i in best.tolist())
+
+
+def token_text(model: Model, token: int) -> str:
+    return f"token {token}" if model.tokenizer is None else model.decode(token)
 
 
 def final_point(model: Model) -> Point:

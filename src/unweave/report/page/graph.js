@@ -276,7 +276,7 @@ function graphLegend(host, run, net, {size, relevance, colours, hidden}, toggle)
     keys.push(key("line", `edges of the circuit, tested by runs, into the reader's q, k or v; width and colour by ${by}`));
   }
   if (!net.edges.length && net.feeders.some((e) => e.held)) {
-    keys.push(key("none line", "what a node's q, k or v, or the metric, comes from: width by share (decomposition); into nodes, drawn where the output falls when that share is patched out"));
+    keys.push(key("none line", "what a node's q, k or v, or the metric, comes from: width by share (decomposition); into nodes, drawn where the output follows when that share is patched out"));
   }
   if (relevance) {
     const [away, back, unit] = MEASURES[relevance] || ["above 0", "below 0", relevance];
