@@ -84,18 +84,18 @@ def without_each(
             own = found.fed.setdefault(node, {}).setdefault(branch, {})
             own[name] = taken.of(node, branch, seen)
         if turned:
-            found.shifts[source] = _shifts(part, source, turned, seen, taken, patterns, attended)
+            found.shifts[source] = _shifts(part, source, attended, turned, patterns, taken, seen)
     return found
 
 
 def _shifts(
     part: Problem,
     head: Site,
-    readers: Sequence[Site],
-    seen: Seen,
-    taken: TakenOut,
-    patterns: Mapping[Site, Float[Tensor, "batch query key"]],
     attended: Mapping[Site, Float[Tensor, "batch key"]],
+    readers: Sequence[Site],
+    patterns: Mapping[Site, Float[Tensor, "batch query key"]],
+    taken: TakenOut,
+    seen: Seen,
 ) -> dict[str, Shift]:
     own = attended[head] / attended[head].sum(-1, keepdim=True).clamp(min=1e-30)
     found = {}
