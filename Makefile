@@ -21,8 +21,10 @@ BROWSER     := $(shell command -v chromium || command -v chromium-browser)
 .PHONY: demo test test-oldest lint docs bench browser clean
 .DELETE_ON_ERROR:
 
+# The report opens by itself where there is a screen.
+SCREEN = $(filter Darwin,$(shell uname))$(DISPLAY)$(WAYLAND_DISPLAY)
 demo: $(INSTALLED)
-	$(BIN)/unweave discover ioi
+	$(BIN)/unweave discover ioi $(if $(SCREEN),--open)
 
 # One thread a worker, unless you say otherwise: more than one would fight over the cores, and then
 # threads that wait sleep. Nothing is fetched from the hub. A worker that has nothing left takes

@@ -18,6 +18,7 @@ import yaml
 import unweave
 
 ROOT = Path(__file__).parents[1]
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -158,6 +159,23 @@ def test_what_needs_a_browser_is_named_where_there_is_none(tmp_path: Path):
     ]
     assert len(files) > 3
     assert sorted(line.partition(": ")[2].split()) == files
+
+
+@pytest.mark.parametrize("screen", [True, False])
+def test_the_demo_opens_its_report_where_there_is_a_screen(screen: bool):
+    """Which commands `make demo` would run on Linux, nothing of them done."""
+    env = {key: value for key, value in os.environ.items() if key not in SCREENS}
+    done = subprocess.run(
+        ["make", "-n", "demo"],
+        env={**env, "DISPLAY": ":0"} if screen else env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    (command,) = [line for line in done.stdout.splitlines() if "unweave discover" in line]
+    linux = sys.platform == "linux"
+    assert command.split()[1:] == ["discover", "ioi", *(["--open"] if screen or not linux else [])]
 
 
 # Imported where they happen to be there, and only inside functions or under try.
