@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,9 +27,10 @@ from unweave.patching.edges import patched_metric
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.score import scores
 from unweave.search import edge_eliminate
-from unweave.search.edge_descent import EdgeState
+from unweave.search.edge_descent import EdgeDescent, EdgeState
 from unweave.search.loss import Loss
-from unweave.search.search import Step, searches
+from unweave.search.prompts import SearchPrompts
+from unweave.search.search import NoCheckpoint, Step, searches
 from unweave.search.settings import SEARCH
 from unweave.testing.problem import tiny_problem
 from unweave.testing.search import Recorder
@@ -241,23 +242,28 @@ def test_searches_that_know_no_edges_say_who_does(problem):
         searches["algorithm1"].run_edges(problem, EdgeScores((), torch.zeros(0)), ())
 
 
-def test_larger_circuits_stay_near_the_model(searched):
-    """The other edges come back as they left: at every size f is nearer to 1 than by score."""
-    edges, rated, _, found, _ = searched
-    problem, own = edges.held_out, set(found.circuit)
-    by_score = (*found.circuit, *(edge for edge in rated.ranking() if edge not in own))
-    sizes = range(len(own), len(problem.nodes), len(problem.nodes) // 16)
-    gaps = [
-        (1 - problem.faithfulness([order[:size] for size in sizes])).abs()
-        for order in (found.ranking, by_score)
-    ]
-    assert gaps[0].mean() < gaps[1].mean()
+def test_edges_outside_come_back_in_reverse_the_most_needed_first(problem):
+    """By runs of the whole model without each edge: what leaves first does least."""
+    inside, sizes = set(problem.graph.among(["a0.h1", "m0", "a2.h2"])), []
+    state = EdgeState(list(problem.nodes))
+    descent = EdgeDescent(
+        problem, Loss.of(problem, 2.0), 0.001, state, lambda: sizes.append(len(state.circuit))
+    )
+    descent.outside(inside)
+    assert set(state.circuit) == inside
+    left = len(problem.nodes) - len(inside)
+    assert sorted((*state.circuit, *state.outside)) == sorted(problem.nodes)
+    assert [size - len(inside) for size in sizes] == [left // 2, left // 4, left // 8, 0]
+    without = problem.flipped(problem.nodes, state.outside) - problem.reference.full
+    effects = without.abs().mean(1)
+    assert effects[: left // 2].median() < effects[left // 2 :].median() / 3
+    assert state.gone == state.outside
 
 
 class Checked:
     """Estimates of faithfulness on check prompts, by size of circuit."""
 
-    def __init__(self, monkeypatch, **found):
+    def __init__(self, monkeypatch, problem, **found):
         self.found = {int(size[1:]): estimate for size, estimate in found.items()}
         monkeypatch.setattr(edge_eliminate, "_checked", self)
         edges = [f"e{i}" for i in range(100)]
@@ -266,12 +272,9 @@ class Checked:
             for more, left in itertools.pairwise([edges, edges[:50], edges[:20]])
         ]
         self.joined, self.state = edges, EdgeState(edges[:20], prompts=64, steps=steps)
-        prompts = SimpleNamespace(most=64, problem=SimpleNamespace(draw=True))
-        self.run = SimpleNamespace(
-            prompts=prompts,
-            state=self.state,
-            options={"tolerance": 0.05, "precision": 0.05},
-        )
+        prompts = SearchPrompts(replace(problem, draw=lambda part, count: problem), 64)
+        options = {"tolerance": 0.05, "precision": 0.05}
+        self.run = edge_eliminate._Run(prompts, options, self.state, NoCheckpoint())
 
     def __call__(self, run, circuits):
         found = map(self._of, circuits)
@@ -281,8 +284,8 @@ class Checked:
         return self.found[len(circuit)]
 
 
-def test_a_check_that_fails_within_its_error_is_no_failure(monkeypatch):
-    told = Checked(monkeypatch, f20=(0.92, 0.06))
+def test_a_check_that_fails_within_its_error_is_no_failure(problem, monkeypatch):
+    told = Checked(monkeypatch, problem, f20=(0.92, 0.06))
     edge_eliminate._check(told.run, told.joined)
     assert told.state.phase == "done"
     assert len(told.state.circuit) == 20
@@ -298,8 +301,10 @@ def test_a_check_that_fails_within_its_error_is_no_failure(monkeypatch):
         ({"f100": (1.0, 0.02), "f50": (0.8, 0.05), "f20": (0.5, 0.05)}, 100),
     ],
 )
-def test_all_edges_come_back_only_where_no_smaller_circuit_is_as_good(monkeypatch, estimates, size):
-    told = Checked(monkeypatch, **estimates)
+def test_all_edges_come_back_only_where_no_smaller_circuit_is_as_good(
+    problem, monkeypatch, estimates, size
+):
+    told = Checked(monkeypatch, problem, **estimates)
     for _ in range(SEARCH.edges.doublings):
         edge_eliminate._check(told.run, told.joined)
         assert told.state.phase == "exchange"
