@@ -47,8 +47,9 @@ class Kept:
         self.path = path
 
     def load(self) -> dict[str, Any] | None:
-        there = self.path is not None and self.path.exists()
-        return json.loads(self.path.read_text()) if there else None
+        if self.path is None or not self.path.exists():
+            return None
+        return json.loads(self.path.read_text())
 
     def save(self, state: Mapping[str, Any]) -> None:
         if self.path is not None:

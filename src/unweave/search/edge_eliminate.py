@@ -1,15 +1,15 @@
-"""Eliminate for edges: from all edges among some nodes to those that are worth their price.
+"""Eliminate for edges: from all edges to those among some nodes that are worth their price.
 
-1. All edges among the nodes of a circuit join, from the input and to the logits: as a run they are
-that circuit. 2. Blocks of edges leave whose loss is foreseen to be small, from what each edge does
-to first order on each example; one run decides on a block. 3. Single edges leave, each tried by a
-run, those with the smallest foreseen loss first. 4. The circuit is checked on prompts that the
+1. Edges that do not lead between the nodes of a circuit leave, half of them at a time, those first
+that do least. 2. Blocks of the others leave whose loss is foreseen to be small, from what each edge
+does to first order on some examples; one run decides on a block. 3. Single edges leave, each tried
+by a run, those with the smallest foreseen loss first. 4. The circuit is checked on prompts that the
 search did not use: if it is not faithful there, or the figure is not precise, the search takes more
-prompts, and on the most prompts gives faithfulness more weight; edges come back and leave where
-that pays there, and single edges leave again. 5. If the check does not hold then either, the
-smallest circuit of the way down that is faithful on the check prompts is taken. 6. Of the other
-edges those among the nodes follow, then with each further node its edges to and from those before
-it: what is kept passes through circuits of nodes, which the search of nodes kept faithful.
+prompts, and on the most prompts, where it is clearly not faithful, gives faithfulness more weight;
+edges come back and leave where that pays there, and single edges leave again. 5. If the check does
+not hold then either, the smallest circuit of the way down is taken that is faithful on the check
+prompts as far as they can tell. 6. The other edges follow in the reverse of the order in which they
+left, so that larger circuits stay near the model too.
 """
 
 from collections.abc import Mapping, Sequence
