@@ -252,12 +252,28 @@ def test_edges_outside_come_back_in_reverse_the_most_needed_first(problem):
     descent.outside(inside)
     assert set(state.circuit) == inside
     left = len(problem.nodes) - len(inside)
-    assert sorted((*state.circuit, *state.outside)) == sorted(problem.nodes)
+    assert sorted((*state.circuit, *state.left)) == sorted(problem.nodes)
     assert [size - len(inside) for size in sizes] == [left // 2, left // 4, left // 8, 0]
-    without = problem.flipped(problem.nodes, state.outside) - problem.reference.full
+    without = problem.flipped(problem.nodes, state.left) - problem.reference.full
     effects = without.abs().mean(1)
     assert effects[: left // 2].median() < effects[left // 2 :].median() / 3
-    assert state.gone == state.outside
+    assert state.gone == state.left
+
+
+def test_an_edge_that_was_exchanged_is_not_lost(problem):
+    """The circuit lacks an edge that it needs and has some that it does not."""
+    single = problem.flipped(problem.nodes, problem.nodes) - problem.reference.full
+    order = [problem.nodes[i] for i in single.abs().mean(1).argsort().tolist()]
+    circuit, needed = [*order[-60:-1], *order[:5]], order[-1]
+    left = [edge for edge in problem.nodes if edge not in circuit]
+    state = EdgeState(circuit, left=left)
+    loss, size = Loss.of(problem, 2.0), len(circuit)
+    before = float(loss(problem.metric([circuit]))[0]) + 0.001 * size
+    EdgeDescent(problem, loss, 0.001, state, lambda: None).exchange([needed, *order[5:40]])
+    assert set(state.circuit) - set(circuit)
+    assert set(circuit) - set(state.circuit)
+    assert float(loss(problem.metric([state.circuit]))[0]) + 0.001 * len(state.circuit) < before
+    assert sorted((*state.circuit, *state.gone)) == sorted(problem.nodes)
 
 
 class Checked:

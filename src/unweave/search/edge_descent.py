@@ -34,7 +34,7 @@ class EdgeState:
         untried: Edges that this pass over single edges has still to try.
         passes: Finished passes over single edges, or exchanges, on these prompts.
         changed: Whether an edge left in this pass.
-        outside: Edges that left before the search among the nodes began, in order.
+        left: Edges that left, in order; some came back.
         steps: Circuits on the way.
     """
 
@@ -47,7 +47,7 @@ class EdgeState:
     untried: list[str] = field(default_factory=list)
     passes: int = 0
     changed: bool = False
-    outside: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     ranking: list[str] = field(default_factory=list)
 
@@ -59,8 +59,7 @@ class EdgeState:
     def gone(self) -> list[str]:
         """Edges that are not in the circuit, in the order in which they left."""
         own = set(self.circuit)
-        order = (*self.outside, *(edge for step in self.steps for edge in step.removed))
-        last = dict.fromkeys(edge for edge in reversed(order) if edge not in own)
+        last = dict.fromkeys(edge for edge in reversed(self.left) if edge not in own)
         return list(last)[::-1]
 
 
@@ -87,7 +86,7 @@ class EdgeDescent:
             count = -(-len(left) // SETTINGS.blocks[0])
             few = len(left) <= SETTINGS.tried
             gone = left if few else [left[i] for i in _together(self._forecast(left), count)]
-            state.outside += gone
+            state.left += gone
             state.circuit, state.metric = _without(state.circuit, gone), None
             self.save()
 
@@ -201,6 +200,7 @@ class EdgeDescent:
         worse = float(self.loss(found)[0]) + self.price * grown - self._present()
         if not tried or worse >= -SETTINGS.rounding:
             return False
+        state.left += _without(state.circuit, tried)
         state.circuit, state.metric = tried, found[0].tolist()
         return True
 
@@ -244,6 +244,7 @@ class EdgeDescent:
     def _leave(self, gone: Sequence[str], metric: Float[Tensor, " batch"]) -> None:
         state = self.state
         state.circuit, state.metric = _without(state.circuit, gone), metric.tolist()
+        state.left += gone
         state.changed = True
         figures = float(self.loss(metric[None])[0]), float(self.loss.faithfulness(metric[None])[0])
         prompts = len(self.problem.batch)
