@@ -63,7 +63,7 @@ class Gaps:
         assert self.values is not None
         if torch.is_grad_enabled():
             return _Read.apply(weights, columns, self._token(weights), self)
-        return summed(weights, self.values[:, columns])
+        return weighted_sum(weights, self.values[:, columns])
 
     def cut(self, examples: Int[Tensor, "batch 1"], reads: Int[Tensor, "batch 1"]) -> "Gaps":
         """The same where only one position of each example is read any more."""
@@ -86,7 +86,7 @@ class Gaps:
         return like.new_zeros((), requires_grad=True) if self.token is None else self.token
 
 
-def summed(weights: Tensor, gaps: Tensor) -> Tensor:
+def weighted_sum(weights: Tensor, gaps: Tensor) -> Tensor:
     """Σ_u weight · gap_u: [circuit, reader, batch, position, d_model]."""
     if weights.ndim == 4:  # a matrix for every example
         found = torch.matmul(weights, gaps.flatten(3).transpose(1, 2)).transpose(1, 2)
@@ -111,7 +111,7 @@ class _Read(torch.autograd.Function):
         ctx.save_for_backward(weights)
         ctx.columns, ctx.gaps = columns, gaps
         assert gaps.values is not None
-        return summed(weights, gaps.values[:, columns])
+        return weighted_sum(weights, gaps.values[:, columns])
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, None, Tensor, None]:
@@ -122,7 +122,7 @@ class _Read(torch.autograd.Function):
             own = own.flatten(3).transpose(1, 2) if weights.ndim == 4 else own.flatten(2)
             each = slope.flatten(3).transpose(1, 2) if weights.ndim == 4 else slope.flatten(2)
             found = torch.matmul(each, own.mT)
-        back = summed(weights.mT, slope)
+        back = weighted_sum(weights.mT, slope)
         if isinstance(ctx.columns, slice):
             gaps.gradient()[:, ctx.columns] += back
         else:

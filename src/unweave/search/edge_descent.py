@@ -107,7 +107,7 @@ class EdgeDescent:
                 self.save()
 
     def _block(self, forecast: Forecast, count: int) -> bool:
-        """Whether so many edges may leave; then they do.
+        """Whether this many edges may leave; then they do.
 
         What the first block turns out to miss of the mean that was foreseen, the second one makes
         up for.
@@ -253,7 +253,7 @@ class EdgeDescent:
 
 
 def _together(forecast: Forecast, count: int) -> list[int]:
-    """So many changes to make together, in this order."""
+    """This many changes to make together, in this order."""
     many = len(forecast.size) > SETTINGS.many
     return forecast.balanced(count) if many else forecast.together(count)
 
