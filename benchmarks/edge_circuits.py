@@ -8,12 +8,14 @@ edges by |score|, the smallest k with |1 − f| within the tolerance on the sear
 Both are measured on the same held-out prompts. CMD is MIB's: circuits of .001 .002 .005 .01 .02 .05
 .1 .2 .5 1 of all edges in each ranking's order, ∫ |1 − f| over the share by trapezoids.
 
-Every result is written to --out as soon as it is there; finished ones are not run again.
+Every result is written to --out as soon as it is there; finished ones are not run again, and with
+--states a search that was stopped goes on.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +40,40 @@ def mib_cmd(problem: EdgeProblem, ranking: tuple[str, ...]) -> tuple[float, list
     return area([abs(1 - value) for value in values]), values
 
 
-def ours(edges: EdgeExperiment, price: float) -> tuple[Finding, dict[str, Any]]:
+class Kept:
+    """The state of a search, in a file: a benchmark that was stopped goes on."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def load(self) -> dict[str, Any] | None:
+        if self.path is None or not self.path.exists():
+            return None
+        return json.loads(self.path.read_text())
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        if self.path is not None:
+            fresh = self.path.with_suffix(".new")
+            fresh.write_text(json.dumps(dict(state)))
+            fresh.replace(self.path)
+
+
+def ours(
+    edges: EdgeExperiment, price: float, states: Path | None
+) -> tuple[Finding, dict[str, Any]]:
     experiment = edges.experiment
-    method = experiment.specification.resolved
+    how, method = experiment.specification, experiment.specification.resolved
     problem, search = experiment.discovery, searches[method.search]
     options = {**method.filled_search(), "edge_price": price}
-    nodes = search.run(problem, scores[method.score].run(problem, method.filled_score()), options)
+    rated = scores[method.score].run(problem, method.filled_score())
+
+    def kept(level: str) -> Kept:
+        return Kept(states and states / f"{how.task}-{how.seed}-{level}.json")
+
+    nodes = search.run_before_edges(problem, rated, options, kept("nodes"))
     rated = scores[method.score].run_edges(edges.scored, method.filled_score())
-    found = search.run_edges(edges.discovery, rated, nodes.circuit, options, others=nodes.ranking)
+    among = edges.joined(nodes.circuit)
+    found = search.run_edges(edges.discovery, rated, among, options, kept("edges"))
     joined = len(found.rounds[0].selected)
     return found, {"nodes_first": len(nodes.circuit), "edges_first": joined}
 
@@ -73,7 +101,7 @@ def measured(model: Model, task: str, seed: int, method: str, given: argparse.Na
     began = time.perf_counter()
     with metered() as meter:
         if method == "ours":
-            found, more = ours(edges, given.price)
+            found, more = ours(edges, given.price, given.states)
         else:
             found, more = eap_ig(edges, int(method.rpartition("-")[2]), given.tolerance)
     seconds = time.perf_counter() - began
@@ -124,11 +152,14 @@ def main() -> None:
     parser.add_argument("--prompts", type=int)
     parser.add_argument("--held-out", type=int)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--states", type=Path, help="a folder for the states of searches")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     found: list[dict[str, Any]] = []
     if given.out is not None and given.out.exists():
         found = json.loads(given.out.read_text())
+    if given.states is not None:
+        given.states.mkdir(parents=True, exist_ok=True)
     model = load(given.model, device=given.device)
     with silent():
         for task in given.tasks:

@@ -1,6 +1,8 @@
 """Circuits of edges: every known edge is found and none else; states, costs and figures hold."""
 
+import itertools
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from unweave.behaviours.task import synthetic_tasks
 from unweave.circuits import EdgeScores
 from unweave.cost import metered
 from unweave.errors import UnweaveError
+from unweave.estimates import Estimate
 from unweave.experiments.discover import discover
 from unweave.experiments.edge_experiment import EdgeExperiment
 from unweave.experiments.phases import forward_tokens
@@ -23,8 +26,11 @@ from unweave.model.synthetic import tracr_programs
 from unweave.patching.edges import patched_metric
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.score import scores
+from unweave.search import edge_eliminate
+from unweave.search.edge_descent import EdgeDescent, EdgeState
 from unweave.search.loss import Loss
-from unweave.search.search import searches
+from unweave.search.prompts import SearchPrompts
+from unweave.search.search import NoCheckpoint, Step, searches
 from unweave.search.settings import SEARCH
 from unweave.testing.problem import tiny_problem
 from unweave.testing.search import Recorder
@@ -57,7 +63,7 @@ def test_every_known_edge_is_found_and_none_else(name, ablation):
     else:
         method, problem = how.resolved, edges.experiment.discovery
         search, rate = searches[method.search], scores[method.score]
-        nodes = search.run(problem, rate.run(problem), {"order": "left"}).circuit
+        nodes = search.run_before_edges(problem, rate.run(problem)).circuit
         rated = rate.run_edges(edges.scored)
         found = search.run_edges(edges.discovery, rated, edges.joined(nodes)).circuit
         faithful = float(edges.discovery.faithfulness([found])[0])
@@ -98,18 +104,23 @@ def test_all_edges_among_nodes_are_the_circuit_of_these_nodes(problem):
 
 
 @pytest.mark.parametrize("removed_share", [0.0, 0.4])
-def test_effects_are_the_derivative_of_edge_patched_runs(problem, removed_share):
+@pytest.mark.parametrize(
+    ("family", "every"), [("gpt2", (3, 11)), ("gpt2", (23, 29)), ("gpt_neox", (19, 17))]
+)
+def test_effects_are_the_derivative_of_edge_patched_runs(family, every, removed_share):
     """Against finite differences, example by example, of runs in which one edge more is partly
-    removed."""
-    graph = problem.graph
-    circuit, edges = list(problem.nodes[::3]), list(problem.nodes[::11])
+    removed; readers of many edges and of few are computed in two ways."""
+    nodes = tiny_problem(family, "parallel" if family == "gpt_neox" else None)
+    problem = EdgeProblem.of(nodes.model, nodes.batch, nodes.ablation)
+    graph, (own, asked) = problem.graph, every
+    circuit, edges = list(problem.nodes[::own]), list(problem.nodes[::asked])
     found = problem.effects(circuit, edges, removed_share)
     removed = graph.removed([circuit])[:, :, list(range(len(graph.sources)))]
     weights = removed.to(torch.float64).clamp(min=removed_share) * graph.mask
-    every, step = tuple(range(len(graph.sources))), 1e-5
+    sources, step = tuple(range(len(graph.sources))), 1e-5
 
     def at(matrix):
-        return patched_metric(problem.model, problem.batch, matrix, problem.ablation, every)[0]
+        return patched_metric(problem.model, problem.batch, matrix, problem.ablation, sources)[0]
 
     for edge, values in zip(edges, found.T, strict=True):
         up, down = weights.clone(), weights.clone()
@@ -190,7 +201,7 @@ def test_the_search_costs_less_than_a_run_for_every_edge():
 
 
 def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
-    edges, rated, nodes, found, _ = searched
+    edges, _, nodes, found, _ = searched
     problem, price = edges.discovery, 0.001
     loss = Loss.of(problem, SEARCH.edges.mean)
     own = float(loss(problem.metric([found.circuit]))[0])
@@ -199,8 +210,10 @@ def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
     inside = set(problem.graph.among(nodes))
     assert set(found.circuit) <= inside
     assert sorted(found.ranking) == sorted(problem.nodes)
-    others = [edge for edge in rated.ranking() if edge not in set(found.circuit)]
-    assert found.ranking == (*found.circuit, *sorted(others, key=lambda edge: edge not in inside))
+    assert set(found.ranking[: len(inside)]) == inside
+    left = [edge for step in found.rounds[0].steps for edge in step.removed]
+    last = [edge for edge in reversed(left) if edge not in set(found.circuit)]
+    assert found.ranking == (*found.circuit, *last, *found.ranking[len(inside) :])
 
 
 def test_steps_are_the_circuits_on_the_way(searched):
@@ -229,18 +242,88 @@ def test_searches_that_know_no_edges_say_who_does(problem):
         searches["algorithm1"].run_edges(problem, EdgeScores((), torch.zeros(0)), ())
 
 
-def test_other_edges_follow_node_by_node(searched):
-    """What is kept passes through circuits of nodes: as many nodes, all edges among them."""
-    edges, rated, nodes, found, _ = searched
-    problem = edges.discovery
-    others = [str(node) for node in edges.experiment.nodes if str(node) not in nodes][::-1]
-    again = searches["eliminate"].run_edges(
-        problem, rated, nodes, {}, others=[*nodes[::2], *others, *nodes[1::2]]
+def test_edges_outside_come_back_in_reverse_the_most_needed_first(problem):
+    """By runs of the whole model without each edge: what leaves first does least."""
+    inside, sizes = set(problem.graph.among(["a0.h1", "m0", "a2.h2"])), []
+    state = EdgeState(list(problem.nodes))
+    descent = EdgeDescent(
+        problem, Loss.of(problem, 2.0), 0.001, state, lambda: sizes.append(len(state.circuit))
     )
-    assert again.circuit == found.circuit
-    for count in range(len(others) + 1):
-        inside = set(problem.graph.among([*nodes, *others[:count]]))
-        assert set(again.ranking[: len(inside)]) == inside
-    place = {edge: i for i, edge in enumerate(rated.ranking())}
-    own = [e for e in again.ranking if e in set(problem.graph.among(nodes))][len(found.circuit) :]
-    assert [place[edge] for edge in own] == sorted(place[edge] for edge in own)
+    descent.outside(inside)
+    assert set(state.circuit) == inside
+    left = len(problem.nodes) - len(inside)
+    assert sorted((*state.circuit, *state.left)) == sorted(problem.nodes)
+    assert [size - len(inside) for size in sizes] == [left // 2, left // 4, left // 8, 0]
+    without = problem.flipped(problem.nodes, state.left) - problem.reference.full
+    effects = without.abs().mean(1)
+    assert effects[: left // 2].median() < effects[left // 2 :].median() / 3
+    assert state.gone == state.left
+
+
+def test_an_edge_that_was_exchanged_is_not_lost(problem):
+    """The circuit lacks an edge that it needs and has some that it does not."""
+    single = problem.flipped(problem.nodes, problem.nodes) - problem.reference.full
+    order = [problem.nodes[i] for i in single.abs().mean(1).argsort().tolist()]
+    circuit, needed = [*order[-60:-1], *order[:5]], order[-1]
+    left = [edge for edge in problem.nodes if edge not in circuit]
+    state = EdgeState(circuit, left=left)
+    loss, size = Loss.of(problem, 2.0), len(circuit)
+    before = float(loss(problem.metric([circuit]))[0]) + 0.001 * size
+    EdgeDescent(problem, loss, 0.001, state, lambda: None).exchange([needed, *order[5:40]])
+    assert set(state.circuit) - set(circuit)
+    assert set(circuit) - set(state.circuit)
+    assert float(loss(problem.metric([state.circuit]))[0]) + 0.001 * len(state.circuit) < before
+    assert sorted((*state.circuit, *state.gone)) == sorted(problem.nodes)
+
+
+class Checked:
+    """Estimates of faithfulness on check prompts, by size of circuit."""
+
+    def __init__(self, monkeypatch, problem, **found):
+        self.found = {int(size[1:]): estimate for size, estimate in found.items()}
+        monkeypatch.setattr(edge_eliminate, "_checked", self)
+        edges = [f"e{i}" for i in range(100)]
+        steps = [
+            Step(len(left), 0.0, 1.0, tuple(edges[len(left) : len(more)]), 64)
+            for more, left in itertools.pairwise([edges, edges[:50], edges[:20]])
+        ]
+        self.joined, self.state = edges, EdgeState(edges[:20], prompts=64, steps=steps)
+        prompts = SearchPrompts(replace(problem, draw=lambda part, count: problem), 64)
+        options = {"tolerance": 0.05, "precision": 0.05}
+        self.run = edge_eliminate._Run(prompts, options, self.state, NoCheckpoint())
+
+    def __call__(self, run, circuits):
+        found = map(self._of, circuits)
+        return [Estimate(value, value - half, value + half, 64) for value, half in found]
+
+    def _of(self, circuit):
+        return self.found[len(circuit)]
+
+
+def test_a_check_that_fails_within_its_error_is_no_failure(problem, monkeypatch):
+    told = Checked(monkeypatch, problem, f20=(0.92, 0.06))
+    edge_eliminate._check(told.run, told.joined)
+    assert told.state.phase == "done"
+    assert len(told.state.circuit) == 20
+
+
+@pytest.mark.parametrize(
+    ("estimates", "size"),
+    [
+        # faithful as far as 64 prompts can tell; all edges are no better than that
+        ({"f100": (1.0, 0.1), "f50": (0.9, 0.1), "f20": (0.7, 0.1)}, 50),
+        # nothing is faithful: what may be as near as the nearest
+        ({"f100": (0.8, 0.05), "f50": (0.78, 0.05), "f20": (0.5, 0.05)}, 50),
+        ({"f100": (1.0, 0.02), "f50": (0.8, 0.05), "f20": (0.5, 0.05)}, 100),
+    ],
+)
+def test_all_edges_come_back_only_where_no_smaller_circuit_is_as_good(
+    problem, monkeypatch, estimates, size
+):
+    told = Checked(monkeypatch, problem, **estimates)
+    for _ in range(SEARCH.edges.doublings):
+        edge_eliminate._check(told.run, told.joined)
+        assert told.state.phase == "exchange"
+    edge_eliminate._check(told.run, told.joined)
+    assert told.state.phase == "done"
+    assert len(told.state.circuit) == size

@@ -38,6 +38,25 @@ def test_the_next_edge_to_leave_has_the_smallest_loss_with_those_before(forecast
     assert forecast.together(2) == order[:2]
 
 
+def test_of_too_many_edges_the_smallest_leave_that_bring_the_mean_back(forecast):
+    order, means = forecast.balanced(7), forecast.moves.mean(0).tolist()
+    off, left = float(forecast.off.mean()), list(range(7))
+    for i in order:
+        back = [j for j in left if (means[j] < 0) == (off > 0)]
+        assert i == min(back or left, key=lambda j: float(forecast.size[j]))
+        off += means[i]
+        left.remove(i)
+    assert not left
+    assert forecast.balanced(3) == order[:3]
+
+
+def test_what_a_run_missed_is_made_up_for(forecast):
+    moved = forecast.moved(0.2)
+    change = slow_loss(moved, [1]) + float(forecast.size[1])
+    assert float(moved.losses()[1]) == pytest.approx(change, abs=1e-12)
+    assert float(moved.off.mean()) == pytest.approx(float(forecast.off.mean()) + 0.2)
+
+
 def test_edges_that_cancel_leave_together():
     """Each alone would cost more than the third; together they cost nothing."""
     moves = torch.tensor([[0.10, -0.10, 0.11], [0.10, -0.10, 0.11]])

@@ -121,13 +121,12 @@ def _edge_result(edges: EdgeExperiment, method: Method) -> dict[str, Any]:
 def _found(edges: EdgeExperiment, method: Method, rated: EdgeScores) -> Finding:
     search, options = searches[method.search], method.filled_search()
     nodes: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
     if search.nodes_first:
         problem = edges.experiment.discovery
         scores = registered_scores[method.score].run(problem, method.filled_score())
-        found = search.run(problem, scores, options)
-        nodes, others = edges.joined(found.circuit), found.ranking
-    return search.run_edges(edges.discovery, rated, nodes, options, others=others)
+        found = search.run_before_edges(problem, scores, options)
+        nodes = edges.joined(found.circuit)
+    return search.run_edges(edges.discovery, rated, nodes, options)
 
 
 def _timed(

@@ -57,12 +57,12 @@ def discover_edges(
     if folder is not None:
         folder.begin()
     about_model(experiment, say)
-    scores, nodes, others = None, (), ()
+    scores, nodes = None, ()
     if search.nodes_first:
         scores, finding = find_circuit(experiment, folder, ledger, say)
-        scores, others = replace(scores, order=finding.ranking), finding.ranking
+        scores = replace(scores, order=finding.ranking)
         nodes = edges.joined(finding.circuit)
-    rated, found = _find_edges(edges, nodes, others, folder, ledger, say)
+    rated, found = _find_edges(edges, nodes, folder, ledger, say)
     say(f"Measuring {len(found.circuit)} edges on {len(edges.held_out.batch)} other prompts")
     with ledger.phase("evaluation"):
         circuit = _circuit(edges, scores, rated, found)
@@ -77,7 +77,6 @@ def discover_edges(
 def _find_edges(
     edges: EdgeExperiment,
     nodes: Sequence[str],
-    others: Sequence[str],
     folder: RunFolder | None,
     ledger: Ledger,
     say: Say,
@@ -97,7 +96,7 @@ def _find_edges(
         checkpoint = None if folder is None else folder.edge_search
         options = method.filled_search()
         search = searches[method.search]
-        found = search.run_edges(problem, rated, nodes, options, checkpoint, others)
+        found = search.run_edges(problem, rated, nodes, options, checkpoint)
     return rated, found
 
 

@@ -37,7 +37,9 @@ def find_circuit(
     say(f"Searching for the circuit: {method.search}")
     with ledger.phase("search"):
         options = method.filled_search()
-        finding = searches[method.search].run(problem, scores, options, folder)
+        search, first = searches[method.search], experiment.specification.level == "edge"
+        run = search.run_before_edges if first else search.run
+        finding = run(problem, scores, options, folder)
     return scores, finding
 
 

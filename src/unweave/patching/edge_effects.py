@@ -10,7 +10,7 @@ where all edges are partly removed, it has one.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unweave.ablation import Ablation
@@ -30,14 +30,16 @@ def edge_effects(
     removed: Removed,
     ablation: Ablation,
     active: tuple[int, ...],
+    asked: Bool[Tensor, "destination active"],
     removed_share: float = 0.0,
 ) -> Float[Tensor, "batch destination active"]:
-    """Effects of all edges from active sources at one circuit, on each example.
+    """Effects of edges from active sources at one circuit, on each example.
 
     Args:
         removed: The edges that the circuit lacks: one row.
         active: Numbers of the sources whose edges are asked for: at least those that the circuit
             keeps an edge of.
+        asked: The edges that are asked for; others that the circuit lacks may be 0 here.
         removed_share: The part of every kept edge that is removed.
     """
     network = model.network
@@ -49,7 +51,7 @@ def edge_effects(
         # Examples do not see one another, so one backward pass of their sum serves them all.
         weights = one[:, None].repeat(1, len(examples), 1, 1).requires_grad_()
         with torch.enable_grad(), with_backward():
-            metric = patched_metric(model, examples, weights, base, active)
+            metric = patched_metric(model, examples, weights, base, active, asked)
             (slope,) = torch.autograd.grad(metric.sum(), weights)
         found.append(-slope[0])
     return torch.cat(found)

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unweave.ablation import Ablation
@@ -27,6 +27,7 @@ from unweave.model.model import Model
 from unweave.model.program import run
 from unweave.model.weights import Block, Linear, Norm
 from unweave.patching.circuits import read_positions, repeat_inputs
+from unweave.patching.gaps import Gaps
 from unweave.progress import progress
 from unweave.sites import Point
 
@@ -46,9 +47,8 @@ class EdgePatch(Plain):
         reads: The position that is read after the last attention.
         active: Numbers of the sources that have edges, in order; the others are at their ablation.
             None given: all of them.
-        gaps: out_u(μ) − out_u of each active source so far:
-            [circuit, source, batch, position, d_model].
-        room: Where the gaps stand, in a run without a backward pass.
+        asked: Edges from active sources whose derivative is wanted though no circuit keeps them.
+        gaps: out_u(μ) − out_u of each active source so far.
         pre: Norms between the residual stream and a branch of this block: applied at the branch,
             once its input is known.
     """
@@ -60,15 +60,21 @@ class EdgePatch(Plain):
     batch: int
     reads: Int[Tensor, "row 1"]
     active: Sequence[int] = ()
+    asked: Bool[Tensor, "destination active"] | None = None
     left: Int[Tensor, "row 1"] | None = None
     layer: int = 0
-    gaps: Tensor | None = None
-    room: Tensor | None = None
+    gaps: Gaps = field(init=False)
+    used: Bool[Tensor, "destination active"] = field(init=False)
     pre: dict[str, Norm] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.active and self.removed.shape[-1]:
             self.active = range(len(self.graph.sources))
+        self.gaps = Gaps(len(self.active))
+        kept = (self.removed != 1).flatten(0, -3).any(0)
+        self.used = kept & self.graph.mask[:, list(self.active)].to(kept.device)
+        if self.asked is not None:
+            self.used |= self.asked
 
     def norm(self, x: Tensor, w: Norm, place: str) -> Tensor:
         branch, _, which = place.partition(".")
@@ -98,8 +104,7 @@ class EdgePatch(Plain):
         rows = torch.arange(len(x), device=x.device)[:, None]
         if self.left is None:
             self.left = self.reads
-            examples, reads = rows[: self.batch], self.reads[: self.batch]
-            self.gaps = None if self.gaps is None else self.gaps[:, :, examples, reads]
+            self.gaps = self.gaps.cut(rows[: self.batch], self.reads[: self.batch])
         return x[rows, self.reads]
 
     def at(self, x: Tensor, point: Point) -> Tensor:
@@ -112,7 +117,7 @@ class EdgePatch(Plain):
             gap = self._gap(x, point)
             if not self._units(point):
                 return x + gap.flatten(0, 1)
-            self._write(gap[:, None])
+            self.gaps.write(gap[:, None])
         return x
 
     def _units(self, point: Point) -> list[int]:
@@ -130,26 +135,13 @@ class EdgePatch(Plain):
         left = None if self.left is None else self.left[: self.batch]
         return self.ablation.at(point, like, left) - rows
 
-    def _write(self, gap: Float[Tensor, "circuit new batch position d_model"]) -> None:
-        if torch.is_grad_enabled():  # a backward pass needs the gaps as each reader saw them
-            self.gaps = gap if self.gaps is None else torch.cat((self.gaps, gap), 1)
-            return
-        # Room for all at once: copying the gaps so far at every write would take most of the time.
-        begun = 0 if self.gaps is None else self.gaps.shape[1]
-        if self.room is None or self.room.shape[2:] != gap.shape[2:]:
-            self.room = gap.new_empty(len(gap), len(self.active), *gap.shape[2:])
-            if self.gaps is not None:
-                self.room[:, :begun] = self.gaps
-        self.room[:, begun : begun + gap.shape[1]] = gap
-        self.gaps = self.room[:, : begun + gap.shape[1]]
-
     def _write_heads(self, z: Tensor, w: Linear) -> Tensor:
         """Keeps what active heads differ by; returns z with the others at their ablation."""
         point = Point("z", self.layer)
         units, gap = self._units(point), self._gap(z, point)
         weight = w.matrix.unflatten(1, gap.shape[-2:])[:, units]
         if units:
-            self._write(torch.einsum("cbphe,dhe->chbpd", gap[..., units, :], weight))
+            self.gaps.write(torch.einsum("cbphe,dhe->chbpd", gap[..., units, :], weight))
         if len(units) == gap.shape[-2]:
             return z
         idle = torch.ones(gap.shape[-2], 1, dtype=gap.dtype, device=gap.device)
@@ -162,15 +154,18 @@ class EdgePatch(Plain):
         """The residual stream as each of some destinations of one branch reads it."""
         x = x.unflatten(0, (-1, self.batch))[:, None]
         upstream = bisect_left(self.active, self.graph.destinations[rows[0]].upstream)
-        if self.gaps is None or not upstream:
+        if not upstream:
             return x.expand(-1, len(rows), -1, -1, -1)
-        gone = self.removed[..., rows, :upstream].to(x.dtype)
-        gaps = self.gaps[:, :upstream]
-        if gone.ndim == 4:  # a matrix for every example
-            shift = torch.matmul(gone, gaps.flatten(3).transpose(1, 2)).transpose(1, 2)
-            return shift.unflatten(3, gaps.shape[3:]).add_(x)
-        shift = torch.bmm(gone, gaps.flatten(2)).unflatten(2, gaps.shape[2:])
-        return shift.add_(x)
+        gone, total = self.removed[..., rows, :upstream].to(x.dtype), self.gaps.total
+        kept = self.used[rows, :upstream].any(0).nonzero().flatten()
+        # Few edges: all gaps come in together, and those of kept edges are taken out again. In a
+        # parallel block the total holds heads that its MLP does not read.
+        if total is None or self.gaps.count > upstream or 2 * len(kept) > upstream:
+            return self.gaps.read(gone, slice(0, upstream)) + x
+        ablated = x + total[:, None]
+        if not len(kept):
+            return ablated.expand(-1, len(rows), -1, -1, -1)
+        return ablated - self.gaps.read(1 - gone[..., kept], kept)
 
     def _norm(self, x: Tensor, branch: str) -> Tensor:
         return normalise(x, self.pre[branch]) if branch in self.pre else x
@@ -241,15 +236,18 @@ def patched_metric(
     removed: Removed | Weights,
     ablation: Ablation,
     active: tuple[int, ...],
+    asked: Bool[Tensor, "destination active"] | None = None,
 ) -> Float[Tensor, "circuit batch"]:
     """One forward pass of all circuits: the metric of each on each example.
 
     Args:
         removed: Of the edges from active sources, those that each circuit lacks.
+        asked: Edges whose derivative is wanted though no circuit keeps them; it may be 0 for other
+            edges that no circuit keeps.
     """
     graph, network, count = graph_of(model, post_norms=False), model.network, len(removed)
     reads = read_positions(model, batch).repeat(count)[:, None]
-    ops = EdgePatch(graph, network.body.blocks, removed, ablation, len(batch), reads, active)
+    ops = EdgePatch(graph, network.body.blocks, removed, ablation, len(batch), reads, active, asked)
     logits = run(network, repeat_inputs(batch.clean, count), ops)[:, 0]
     return batch.readout.measure(logits.unflatten(0, (count, -1)))
 

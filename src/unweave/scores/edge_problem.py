@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -71,7 +72,12 @@ class EdgeProblem(Runs[str]):
         index = self.graph.index
         active = tuple(sorted({index[name][1] for name in (*circuit, *edges)}))
         removed = self.graph.removed([circuit])
-        found = edge_effects(self.model, self.batch, removed, self.ablation, active, removed_share)
         place = {source: i for i, source in enumerate(active)}
-        rows, sources = zip(*(index[name] for name in edges), strict=True)
-        return found[:, list(rows), [place[source] for source in sources]]
+        rows = [index[name][0] for name in edges]
+        columns = [place[index[name][1]] for name in edges]
+        asked = torch.zeros(len(self.graph.destinations), len(active), dtype=torch.bool)
+        asked[rows, columns] = True
+        where = self.model, self.batch, removed, self.ablation, active
+        return edge_effects(*where, asked.to(self.model.network.device), removed_share)[
+            :, rows, columns
+        ]

@@ -32,7 +32,6 @@ from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.problem import Problem, Runs
 from unweave.scores.score import edge_scores
 from unweave.search.search import (
-    Among,
     Finding,
     Round,
     SavedState,
@@ -165,7 +164,11 @@ def _without(nodes: Sequence[Site], gone: set[Site]) -> tuple[Site, ...]:
 
 
 def find_edges(
-    problem: EdgeProblem, scores: EdgeScores, nodes: Among, options: Options, checkpoint: SavedState
+    problem: EdgeProblem,
+    scores: EdgeScores,
+    nodes: Sequence[str],
+    options: Options,
+    checkpoint: SavedState,
 ) -> Finding:
     """All edges, from the logits back; neither scores nor nodes matter to this search."""
     rated = prune_edges(problem, options)

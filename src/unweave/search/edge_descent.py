@@ -1,10 +1,10 @@
 """The way down of edges: blocks whose loss is foreseen to be small, then single edges.
 
-What edges do to first order on every example, at the circuit as it is, proposes what leaves; one
+What edges do to first order on some examples, at the circuit as it is, proposes what leaves; one
 real run of the circuit without it decides.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -26,7 +26,7 @@ class EdgeState:
 
     Args:
         circuit: Edges that are left.
-        phase: What comes next: "blocks", "singles", "check", "exchange" or "done".
+        phase: What comes next: "outside", "blocks", "singles", "check", "exchange" or "done".
         prompts: On how many prompts.
         metric: Of the circuit on each of these prompts; None before it is measured.
         share: One edge in this many leaves at once.
@@ -34,11 +34,12 @@ class EdgeState:
         untried: Edges that this pass over single edges has still to try.
         passes: Finished passes over single edges, or exchanges, on these prompts.
         changed: Whether an edge left in this pass.
+        left: Edges that left, in order; some came back.
         steps: Circuits on the way.
     """
 
     circuit: list[str]
-    phase: str = "blocks"
+    phase: str = "outside"
     prompts: int = 0
     metric: list[float] | None = None
     share: int = SETTINGS.blocks[0]
@@ -46,12 +47,20 @@ class EdgeState:
     untried: list[str] = field(default_factory=list)
     passes: int = 0
     changed: bool = False
+    left: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     ranking: list[str] = field(default_factory=list)
 
     def begin(self, phase: str) -> None:
         """Begins another phase."""
         self.phase, self.passes, self.changed, self.untried = phase, 0, False, []
+
+    @property
+    def gone(self) -> list[str]:
+        """Edges that are not in the circuit, in the order in which they left."""
+        own = set(self.circuit)
+        last = dict.fromkeys(edge for edge in reversed(self.left) if edge not in own)
+        return list(last)[::-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +78,18 @@ class EdgeDescent:
     state: EdgeState
     save: Callable[[], None]
 
+    def outside(self, inside: Collection[str]) -> None:
+        """Edges that will not be searched among leave, half of them at a time: in what order they
+        come back keeps larger circuits near the model."""
+        state = self.state
+        while left := [edge for edge in state.circuit if edge not in inside]:
+            count = -(-len(left) // SETTINGS.blocks[0])
+            few = len(left) <= SETTINGS.tried
+            gone = left if few else [left[i] for i in _together(self._forecast(left), count)]
+            state.left += gone
+            state.circuit, state.metric = _without(state.circuit, gone), None
+            self.save()
+
     def blocks(self) -> None:
         """The block of edges with the smallest foreseen loss leaves, as long as one may.
 
@@ -78,17 +99,31 @@ class EdgeDescent:
         state, least = self.state, SETTINGS.blocks[-1]
         while state.share <= least and len(state.circuit) >= state.share:
             forecast = self._forecast(state.circuit)
-            order = forecast.together(len(state.circuit) // state.share)
             while state.share <= least and len(state.circuit) >= state.share:
-                gone = [state.circuit[i] for i in order[: len(state.circuit) // state.share]]
-                found = self._measure([_without(state.circuit, gone)])
-                allowed = SETTINGS.block_price * self.price * len(gone) + SETTINGS.rounding
-                if float(self.loss(found)[0]) <= self._present() + allowed:
+                if self._block(forecast, len(state.circuit) // state.share):
                     state.share = max(SETTINGS.blocks[0], state.share // 2)
-                    self._leave(gone, found[0])
                     break
                 state.share *= 2
                 self.save()
+
+    def _block(self, forecast: Forecast, count: int) -> bool:
+        """Whether this many edges may leave; then they do.
+
+        What the first block turns out to miss of the mean that was foreseen, the second one makes
+        up for.
+        """
+        circuit, miss = self.state.circuit, 0.0
+        allowed = min(SETTINGS.block_price * self.price * count, SETTINGS.block_loss)
+        for _ in range(SETTINGS.proposals):
+            places = _together(forecast.moved(miss), count)
+            gone = [circuit[i] for i in places]
+            found = self._measure([_without(circuit, gone)])
+            if float(self.loss(found)[0]) <= self._present() + allowed + SETTINGS.rounding:
+                self._leave(gone, found[0])
+                return True
+            off = float((found[0] - self.loss.reference.full).mean()) / self.loss.scale
+            miss = off - float(forecast.off.mean() + forecast.moves[:, places].sum(1).mean())
+        return False
 
     def singles(self) -> None:
         """Edges that are not worth their price leave, each tried by a run of its own.
@@ -102,7 +137,7 @@ class EdgeDescent:
                 finished = state.passes > 0 and not state.changed
                 if finished or state.passes >= SETTINGS.passes:
                     return
-                order = self._forecast(state.circuit).losses().argsort(stable=True)
+                order = self._forecast(state.circuit, together=False).losses().argsort(stable=True)
                 state.untried = [state.circuit[int(i)] for i in order]
                 state.changed, state.passes = False, state.passes + 1
             self._batch_of_singles()
@@ -137,31 +172,37 @@ class EdgeDescent:
             count //= 2
         return (), None
 
-    def exchange(self, joined: Sequence[str]) -> None:
-        """Edges come back and leave where that pays, several at once, as they are foreseen to."""
+    def exchange(self, others: Sequence[str]) -> None:
+        """Edges come back and leave where that pays, as many at once as a run confirms.
+
+        Args:
+            others: Edges that may come back.
+        """
         state = self.state
         while state.passes < SETTINGS.passes:
-            own = set(state.circuit)
-            forecast = self._forecast(joined)
-            prices = torch.tensor([-self.price if one in own else self.price for one in joined])
+            own, edges = set(state.circuit), [*state.circuit, *others]
+            forecast = self._forecast(edges, together=False)
+            prices = torch.tensor([-self.price] * len(own) + [self.price] * len(others))
             paying = forecast.paying(prices.to(forecast.size), SETTINGS.tried)
-            if not paying:
+            if not any(self._exchanged([edges[i] for i in paying[:n]]) for n in _halves(paying)):
                 return
-            tried = [
-                _flipped(state.circuit, [joined[i] for i in paying[:count]])
-                for count in _halves(len(paying))
-            ]
-            found = self._measure(tried)
-            worth = [
-                float(value) + self.price * len(one)
-                for value, one in zip(self.loss(found), tried, strict=True)
-            ]
-            best = min(range(len(tried)), key=lambda i: worth[i])
-            if worth[best] >= self._present() + self.price * len(own) - SETTINGS.rounding:
-                return
-            state.circuit, state.metric = tried[best], found[best].tolist()
+            others = [edge for edge in edges if edge not in set(state.circuit)]
             state.passes += 1
             self.save()
+
+    def _exchanged(self, edges: Sequence[str]) -> bool:
+        """Whether the circuit is better with those of the edges that it lacks and without the
+        others; then it changes."""
+        state = self.state
+        tried = _flipped(state.circuit, edges)
+        found = self._measure([tried])
+        grown = len(tried) - len(state.circuit)
+        worse = float(self.loss(found)[0]) + self.price * grown - self._present()
+        if not tried or worse >= -SETTINGS.rounding:
+            return False
+        state.left += _without(state.circuit, tried)
+        state.circuit, state.metric = tried, found[0].tolist()
+        return True
 
     def _measure(self, circuits: Sequence[Sequence[str]]) -> Float[Tensor, "circuit batch"]:
         return self.problem.metric(circuits)
@@ -176,28 +217,45 @@ class EdgeDescent:
     def _present(self) -> float:
         return float(self.loss(self._metric()[None])[0])
 
-    def _forecast(self, edges: Sequence[str]) -> Forecast:
-        """What leaving, or coming back, of some edges does to the circuit to first order."""
+    def _forecast(self, edges: Sequence[str], together: bool = True) -> Forecast:
+        """What leaving, or coming back, of some edges does to the circuit to first order.
+
+        Args:
+            together: Whether many will leave together: then what each does is taken half on the
+                way to a circuit without edges too, since the last ones to leave leave another
+                circuit than the first.
+        """
         circuit, scale = self.state.circuit, self.loss.scale
-        own = set(circuit)
+        own, large = set(circuit), max(len(circuit), len(edges)) > SETTINGS.many
         signs = torch.tensor([-1.0 if edge in own else 1.0 for edge in edges])
+        some = slice(0, SETTINGS.estimated if large else SETTINGS.proposing)
+        part = self.problem.select(some)
         # An edge into a saturated softmax has no derivative at the circuit, so its size is taken
-        # with edges partly removed too; that needs fewer prompts than what it does on each.
-        few, shares = self.problem.select(slice(0, SETTINGS.estimated)), SETTINGS.removed_shares
-        effects = self.problem.effects(circuit, edges) / scale
-        sizes = [effects.abs().mean(0)]
-        sizes += [few.effects(circuit, edges, part).abs().mean(0) / scale for part in shares]
+        # with edges partly removed too.
+        shares = (0.0, *SETTINGS.removed_shares)
+        found = torch.stack([part.effects(circuit, edges, share) / scale for share in shares])
+        effects = found.mean(0) if together else found[0]
         off = (self._metric() - self.loss.reference.full) / scale
-        return Forecast(off, effects * signs.to(effects), torch.stack(sizes).mean(0))
+        # What these prompts say of single examples; how far off the mean is, all prompts say.
+        off = off[some] + (off.mean() - off[some].mean())
+        size = found.abs().mean((0, 1))
+        return Forecast(off, effects * signs.to(effects), size, self.loss.mean)
 
     def _leave(self, gone: Sequence[str], metric: Float[Tensor, " batch"]) -> None:
         state = self.state
         state.circuit, state.metric = _without(state.circuit, gone), metric.tolist()
+        state.left += gone
         state.changed = True
         figures = float(self.loss(metric[None])[0]), float(self.loss.faithfulness(metric[None])[0])
         prompts = len(self.problem.batch)
         state.steps.append(Step(len(state.circuit), *figures, tuple(gone), prompts))
         self.save()
+
+
+def _together(forecast: Forecast, count: int) -> list[int]:
+    """This many changes to make together, in this order."""
+    many = len(forecast.size) > SETTINGS.many
+    return forecast.balanced(count) if many else forecast.together(count)
 
 
 def _without(edges: Sequence[str], gone: Sequence[str]) -> list[str]:
@@ -210,8 +268,7 @@ def _flipped(circuit: Sequence[str], edges: Sequence[str]) -> list[str]:
     return [*_without(circuit, edges), *(edge for edge in edges if edge not in own)]
 
 
-def _halves(count: int) -> list[int]:
-    sizes = [count]
-    while sizes[-1] > 1:
-        sizes.append(sizes[-1] // 2)
-    return sizes
+def _halves(found: Sequence[int]) -> list[int]:
+    """As many as there are, then half as many, a few times."""
+    counts = (len(found) >> i for i in range(SETTINGS.halved))
+    return [count for count in counts if count]

@@ -1,15 +1,15 @@
-"""Eliminate for edges: from all edges among some nodes to those that are worth their price.
+"""Eliminate for edges: from all edges to those among some nodes that are worth their price.
 
-1. All edges among the nodes of a circuit join, from the input and to the logits: as a run they are
-that circuit. 2. Blocks of edges leave whose loss is foreseen to be small, from what each edge does
-to first order on each example; one run decides on a block. 3. Single edges leave, each tried by a
-run, those with the smallest foreseen loss first. 4. The circuit is checked on prompts that the
+1. Edges that do not lead between the nodes of a circuit leave, half of them at a time, those first
+that do least. 2. Blocks of the others leave whose loss is foreseen to be small, from what each edge
+does to first order on some examples; one run decides on a block. 3. Single edges leave, each tried
+by a run, those with the smallest foreseen loss first. 4. The circuit is checked on prompts that the
 search did not use: if it is not faithful there, or the figure is not precise, the search takes more
-prompts, and on the most prompts gives faithfulness more weight; edges come back and leave where
-that pays there, and single edges leave again. 5. If the check does not hold then either, the
-smallest circuit of the way down that is faithful on the check prompts is taken. 6. Of the other
-edges those among the nodes follow, then with each further node its edges to and from those before
-it: what is kept passes through circuits of nodes, which the search of nodes kept faithful.
+prompts, and on the most prompts, where it is clearly not faithful, gives faithfulness more weight;
+edges come back and leave where that pays there, and single edges leave again. 5. If the check does
+not hold then either, the smallest circuit of the way down is taken that is faithful on the check
+prompts as far as they can tell. 6. The other edges follow in the reverse of the order in which they
+left, so that larger circuits stay near the model too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from unweave.circuits import EdgeScores
-from unweave.graph import edge_ends
+from unweave.estimates import Estimate
 from unweave.options import Options
 from unweave.progress import progress
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.edge_descent import SETTINGS, EdgeDescent, EdgeState
 from unweave.search.loss import Loss
-from unweave.search.prompts import SearchPrompts
-from unweave.search.search import Among, Finding, SavedState, measured_round, step_from_dict
+from unweave.search.prompts import SearchPrompts, needed
+from unweave.search.search import Finding, SavedState, measured_round, step_from_dict
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,27 +51,31 @@ class _Run:
 
 
 def find_edges(
-    problem: EdgeProblem, scores: EdgeScores, nodes: Among, options: Options, checkpoint: SavedState
+    problem: EdgeProblem,
+    scores: EdgeScores,
+    nodes: Sequence[str],
+    options: Options,
+    checkpoint: SavedState,
 ) -> Finding:
     """Finds a circuit of edges among some nodes.
 
     Args:
-        nodes: Of a circuit, and in what order all of them matter.
+        nodes: Of a circuit; none for all edges of the model.
     """
-    joined = problem.graph.among(nodes.names)
-    state = _read(checkpoint) or EdgeState(list(joined))
+    joined = problem.graph.among(nodes) if nodes else problem.nodes
+    state = _read(checkpoint) or EdgeState(list(problem.nodes))
     state.prompts = state.prompts or min(options["start"], len(problem.batch))
     prompts = SearchPrompts(problem, options["most_prompts"])
     run = _Run(prompts, options, state, checkpoint)
-    with progress("Searching for edges", len(joined)) as advance:
-        known = len(joined)
+    with progress("Searching for edges", len(problem.nodes)) as advance:
+        known = len(problem.nodes)
         while state.phase != "done":
             advance(max(0, known - len(state.circuit)))
             known = min(known, len(state.circuit))
             _phase(run, joined)
             run.save()
     if not state.ranking:
-        state.ranking = _ranking(run.problem, scores, state.circuit, nodes)
+        state.ranking = _ranking(run.problem, state)
         run.save()
     return _finding(run.problem, scores, joined, state)
 
@@ -86,40 +90,55 @@ def _read(checkpoint: SavedState) -> EdgeState | None:
 def _phase(run: _Run, joined: Sequence[str]) -> None:
     """One phase, after which the state says what comes next."""
     state = run.state
-    if state.phase == "blocks":
+    if state.phase == "outside":
+        run.descent().outside(set(joined))
+        state.begin("blocks")
+    elif state.phase == "blocks":
         run.descent().blocks()
         state.begin("singles")
     elif state.phase == "singles":
         run.descent().singles()
         state.begin("check")
     elif state.phase == "exchange":
-        run.descent().exchange(joined)
+        inside = set(joined)
+        last = [edge for edge in reversed(state.gone) if edge in inside]
+        run.descent().exchange(last[: SETTINGS.returning])
         state.begin("singles")
-    elif run.prompts.problem.draw is None or _holds(run):
+    elif run.prompts.problem.draw is None:
         state.begin("done")
-    elif state.prompts < run.prompts.most:
-        state.prompts, state.metric = min(run.prompts.most, 2 * state.prompts), None
-        state.begin("exchange")
-    elif state.doubled < SETTINGS.doublings:
-        state.doubled += 1
-        state.begin("exchange")
     else:
+        _check(run, joined)
+
+
+def _check(run: _Run, joined: Sequence[str]) -> None:
+    """On as many prompts that the search does not use: goes on where the circuit is not faithful
+    there, or the figure is not precise; on the most prompts where it is clearly not faithful."""
+    state, tolerance, precision = run.state, run.options["tolerance"], run.options["precision"]
+    found = _checked(run, [state.circuit])[0]
+    off = abs(1 - found.value)
+    if state.prompts < run.prompts.most:
+        if off <= tolerance and found.half <= precision:
+            return state.begin("done")
+        wider = needed(state.prompts, found.half, precision)
+        state.prompts, state.metric = min(run.prompts.most, wider), None
+    elif off - found.half <= tolerance:
+        return state.begin("done")
+    elif state.doubled == SETTINGS.doublings:
         state.circuit = _faithful(run, joined)
-        state.begin("done")
+        return state.begin("done")
+    else:
+        state.doubled += 1
+    return state.begin("exchange")
 
 
-def _holds(run: _Run) -> bool:
-    """Whether the circuit is faithful on as many check prompts, and the figure is precise."""
+def _checked(run: _Run, circuits: Sequence[Sequence[str]]) -> list[Estimate]:
     check = run.prompts.check(run.state.prompts)
-    found = check.reference.estimate(check.metric([run.state.circuit])[0])
-    near = abs(1 - found.value) <= run.options["tolerance"]
-    # More prompts than the most would not come, so there the figure is as precise as it gets.
-    precise = found.half <= run.options["precision"] or run.state.prompts >= run.prompts.most
-    return near and precise
+    return [check.reference.estimate(metric) for metric in check.metric(circuits)]
 
 
 def _faithful(run: _Run, joined: Sequence[str]) -> list[str]:
-    """The smallest circuit of the way down that is faithful on check prompts, or the nearest."""
+    """Of the circuits on the way down, and the one that is there, the smallest that is faithful on
+    check prompts as far as they can tell; where none is, the smallest that may be the nearest."""
     circuit, path = list(joined), [list(joined)]
     for step in run.state.steps:
         gone = set(step.removed)
@@ -127,31 +146,18 @@ def _faithful(run: _Run, joined: Sequence[str]) -> list[str]:
         path.append(circuit)
     few = sorted({round(i * (len(path) - 1) / SETTINGS.path) for i in range(SETTINGS.path + 1)})
     tried = [run.state.circuit, *(path[i] for i in few)]
-    check = run.prompts.check(run.state.prompts)
-    off = (1 - check.faithfulness(tried)).abs().tolist()
-    near = [i for i, gap in enumerate(off) if gap <= run.options["tolerance"]]
-    if near:
-        return tried[min(near, key=lambda i: len(tried[i]))]
-    return tried[min(range(len(tried)), key=lambda i: off[i])]
+    # One at a time: all of them together would run at the cost of the largest.
+    found = [_checked(run, [one])[0] for one in tried]
+    least = [abs(1 - one.value) - one.half for one in found]
+    allowed = max(run.options["tolerance"], min(abs(1 - one.value) for one in found))
+    return min((one for one, low in zip(tried, least, strict=True) if low <= allowed), key=len)
 
 
-def _ranking(
-    problem: EdgeProblem, scores: EdgeScores, circuit: list[str], nodes: Among
-) -> list[str]:
-    """Every edge: the circuit's by what they do to it, then those among the nodes, then with each
-    other node those between it and the nodes before; within these, and at last, by score."""
+def _ranking(problem: EdgeProblem, state: EdgeState) -> list[str]:
+    """Every edge: the circuit's by what they do to it, then those that left, the last one first."""
+    circuit = state.circuit
     sizes = problem.effects(circuit, circuit).abs().mean(0).argsort(descending=True, stable=True)
-    own = set(circuit)
-    turn = dict.fromkeys(("input", "logits", *nodes.names), 0)
-    turn |= {node: i for i, node in enumerate(nodes.ranking, 1) if node not in turn}
-    last = len(nodes.ranking) + 1
-
-    def joins(edge: str) -> int:
-        source, target, _ = edge_ends(edge)
-        return max(turn.get(source, last), turn.get(target, last))
-
-    outside = (edge for edge in scores.ranking() if edge not in own)
-    return [*(circuit[i] for i in sizes.tolist()), *sorted(outside, key=joins)]
+    return [*(circuit[i] for i in sizes.tolist()), *reversed(state.gone)]
 
 
 def _finding(

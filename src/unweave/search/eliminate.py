@@ -13,7 +13,6 @@ follow, the last one first, then the rest so that faithfulness stays near 1 (`or
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +26,7 @@ from unweave.search.edge_eliminate import find_edges
 from unweave.search.loss import Loss
 from unweave.search.order import measured_order, nested_order
 from unweave.search.polish import polish
-from unweave.search.prompts import SearchPrompts
+from unweave.search.prompts import SearchPrompts, needed
 from unweave.search.search import (
     EDGE_PRICE,
     MAX_SIZE,
@@ -171,7 +170,7 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
                 state.doubled += 1
             elif off <= options["tolerance"] and found.half <= options["precision"]:
                 break
-            wider = min(run.prompts.most, _needed(state.prompts, found.half, options["precision"]))
+            wider = min(run.prompts.most, needed(state.prompts, found.half, options["precision"]))
         problem, circuit = run.prompts.on(wider), tuple(map(parse, state.circuit))
         loss = Loss.of(problem, SETTINGS.mean * 2**state.doubled)
         kept = polish(problem, loss, circuit, order, options["price"], limit)
@@ -186,14 +185,7 @@ def _first(run: _Run) -> int:
     problem = run.prompts.on(own)
     metric = problem.metric([tuple(map(parse, run.state.circuit))])[0]
     half = problem.reference.estimate(metric).half
-    return own if half <= precision else min(run.prompts.most, _needed(own, half, precision))
-
-
-def _needed(prompts: int, half: float, precision: float) -> int:
-    """How many prompts make an interval as narrow as it should be, twice as many at least: steps
-    between would be polished on and left again."""
-    enough = prompts * (half / precision) ** 2 if precision else math.inf
-    return max(2 * prompts, math.ceil(min(enough, 2**20) / SETTINGS.step) * SETTINGS.step)
+    return own if half <= precision else min(run.prompts.most, needed(own, half, precision))
 
 
 def _checked(run: _Run, state: _State) -> Estimate | None:
@@ -267,5 +259,8 @@ searches.register("eliminate")(
             ),
         },
         edges=find_edges,
+        # The edges are checked, on as many prompts as that takes, and in what order other edges
+        # come back they say themselves: both would be done twice.
+        before_edges={"most_prompts": 1, "order": "left"},
     )
 )

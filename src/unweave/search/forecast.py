@@ -5,7 +5,7 @@ chosen in which positive and negative nodes leave together. A forecast only prop
 is run.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,6 +34,10 @@ class Forecast:
     size: Float[Tensor, " change"]
     mean: float = 1.0
 
+    def moved(self, miss: float) -> "Forecast":
+        """The same with a mean that a run found to be off by more than was foreseen."""
+        return replace(self, off=self.off + miss)
+
     def losses(self) -> Float[Tensor, " change"]:
         """The loss after each change alone, with what is charged for it."""
         return self._loss(self.off[:, None] + self.moves) + self.size
@@ -48,6 +52,19 @@ class Forecast:
             off = off + self.moves[:, order[-1]]
             left[order[-1]] = False
         return order
+
+    def balanced(self, count: int) -> list[int]:
+        """Changes to make together where there are too many for `together`: the smallest ones,
+        each time of those that bring the mean back to 0."""
+        means = self.moves.mean(0)
+        order = self.size.argsort(stable=True)
+        sides = [order[(means[order] < 0) == below].tolist()[::-1] for below in (False, True)]
+        off, values, found = float(self.off.mean()), means.tolist(), list[int]()
+        while len(found) < min(count, len(values)):
+            wanted = off > 0  # with a mean that is too large, one that lowers it
+            found.append((sides[wanted] or sides[not wanted]).pop())
+            off += values[found[-1]]
+        return found
 
     def best_sets(
         self,

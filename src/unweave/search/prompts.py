@@ -1,11 +1,13 @@
 """The prompts of a search: fewer than its own, more of them, and others to check itself on."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.problem import Problem
+from unweave.search.settings import SEARCH
 
 P = TypeVar("P", Problem, EdgeProblem)
 
@@ -54,3 +56,11 @@ class SearchPrompts(Generic[P]):
         if (part, prompts) not in self.drawn:
             self.drawn[part, prompts] = make()
         return self.drawn[part, prompts]
+
+
+def needed(prompts: int, half: float, precision: float) -> int:
+    """How many prompts make an interval as narrow as it should be, twice as many at least: steps
+    between would be polished on and left again."""
+    enough = prompts * (half / precision) ** 2 if precision else math.inf
+    step = SEARCH.descent.step
+    return max(2 * prompts, math.ceil(min(enough, 2**20) / step) * step)

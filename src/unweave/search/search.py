@@ -145,21 +145,8 @@ def read_state(kind: type[S], checkpoint: SavedState) -> S:
     return kind(**{**record, "rounds": rounds, "steps": steps})
 
 
-@dataclass(frozen=True)
-class Among:
-    """What the same search found among nodes, for a search among edges.
-
-    Args:
-        names: Nodes that edges may lead between; none for all edges.
-        ranking: All nodes, the most important first; none where their order is not known.
-    """
-
-    names: Sequence[str] = ()
-    ranking: Sequence[str] = ()
-
-
 Find = Callable[[Problem, Scores, Options, SavedState], Finding]
-FindEdges = Callable[[EdgeProblem, EdgeScores, Among, Options, SavedState], Finding]
+FindEdges = Callable[[EdgeProblem, EdgeScores, Sequence[str], Options, SavedState], Finding]
 
 
 @dataclass(frozen=True)
@@ -173,6 +160,7 @@ class Search:
         pairs: Whether it uses the relevance of nodes to one another, where the score gives it.
         edges: Finds a circuit of edges, where it can.
         nodes_first: Whether edges are searched among the nodes that it found before.
+        before_edges: Options of that search of nodes, in place of what was asked for.
     """
 
     name: str
@@ -182,6 +170,7 @@ class Search:
     pairs: bool = False
     edges: FindEdges | None = None
     nodes_first: bool = True
+    before_edges: Mapping[str, Any] = field(default_factory=dict)
 
     def run(
         self,
@@ -197,6 +186,16 @@ class Search:
         """
         return self.find(problem, scores, self.filled(options or {}), checkpoint or NoCheckpoint())
 
+    def run_before_edges(
+        self,
+        problem: Problem,
+        scores: Scores,
+        options: Options | None = None,
+        checkpoint: SavedState | None = None,
+    ) -> Finding:
+        """Finds the nodes among which edges will be searched."""
+        return self.run(problem, scores, {**(options or {}), **self.before_edges}, checkpoint)
+
     def run_edges(
         self,
         problem: EdgeProblem,
@@ -204,13 +203,11 @@ class Search:
         nodes: Sequence[str],
         options: Options | None = None,
         checkpoint: SavedState | None = None,
-        others: Sequence[str] = (),
     ) -> Finding:
         """Finds a circuit of edges.
 
         Args:
             nodes: Names of the nodes that edges may lead between; none for all edges.
-            others: Nodes by importance, where that is known; the other edges follow in this order.
 
         Raises:
             UnweaveError: For an unknown option, or when this search finds nodes only.
@@ -220,7 +217,7 @@ class Search:
             raise UnweaveError(f"search {self.name} finds nodes, not edges: {able} can")
         given = self.filled(options or {})
         kept = checkpoint or NoCheckpoint()
-        return self.edges(problem, scores, Among(nodes, others), given, kept)
+        return self.edges(problem, scores, nodes, given, kept)
 
     def filled(self, options: Options) -> Options:
         """All options, the given ones in place of their defaults, each checked."""

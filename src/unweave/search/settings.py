@@ -117,14 +117,20 @@ class EdgeSettings:
         blocks: One edge in this many leaves at once, in the first blocks and in the smallest ones.
         block_price: A block may cost this part of its price: within it, edges that are needed must
             not hide behind those that are not.
-        estimated: On how many prompts this is looked at, and single edges are tried, at most: all
-            prompts decide on those that leave together.
+        block_loss: And no block may cost more than this, however large it is.
+        proposals: How many blocks of a size are run before a smaller one is tried.
+        many: In circuits of more edges blocks are put together by means alone, of fewer prompts.
+        proposing: On how many prompts effects are taken that propose what leaves or comes back.
+        estimated: On how many prompts this is looked at with edges removed, and single edges are
+            tried, at most: all prompts decide on those that leave together.
         tried: How many edges are tried in one batch of single changes, and how many are exchanged
             at once, at most.
         worthwhile: Of a larger circuit no more single edges are tried once fewer than this leave of
             a batch.
+        returning: How many edges that left last may come back.
+        halved: How many sets of an exchange are run, each half of the one before.
         mean: Weight of faithfulness in the loss, beside that of single examples.
-        doublings: How often it may be doubled where a circuit is not faithful.
+        doublings: How often it may be doubled where a circuit is clearly not faithful.
         rounding: A smaller difference in loss may be float32's.
         passes: How often edges that were needed are tried again, once others have left, and how
             often edges are exchanged.
@@ -134,14 +140,20 @@ class EdgeSettings:
     removed_shares: tuple[float, ...] = (0.5,)
     blocks: tuple[int, int] = (2, 32)
     block_price: float = 0.5
+    block_loss: float = 0.15
+    proposals: int = 2
+    many: int = 4096
+    proposing: int = 32
     estimated: int = 16
     tried: int = 32
     worthwhile: int = 4
+    returning: int = 512
+    halved: int = 3
     mean: float = 2.0
     doublings: int = 2
     rounding: float = ROUNDING
     passes: int = 3
-    path: int = 12
+    path: int = 6
 
 
 @dataclass(frozen=True)
