@@ -70,7 +70,7 @@ def ours(
     def kept(level: str) -> Kept:
         return Kept(states and states / f"{how.task}-{how.seed}-{level}.json")
 
-    nodes = search.run_before_edges(problem, rated, options, kept("nodes"))
+    nodes = search.run(problem, rated, {**options, **search.before_edges}, kept("nodes"))
     rated = scores[method.score].run_edges(edges.scored, method.filled_score())
     among = edges.joined(nodes.circuit)
     found = search.run_edges(edges.discovery, rated, among, options, kept("edges"))

@@ -526,9 +526,9 @@ class Circuit:
 
     def _notes(self, node: str) -> tuple[str, ...]:
         """What a table of the nodes tells beside an effect: its error, its group, its role."""
-        known, told = self.evidence.get(node), self.summaries.get(node)
+        known, summary = self.evidence.get(node), self.summaries.get(node)
         measured = ("", "") if known is None else (f"±\u00a0{known.half:.2f}", known.group or "")
-        return (*measured, "" if told is None else told.role)
+        return (*measured, "" if summary is None else summary.role)
 
 
 def _save(path: str | Path, tensors: Mapping[str, Tensor], names: Mapping[str, Any]) -> None:

@@ -63,7 +63,7 @@ def test_every_known_edge_is_found_and_none_else(name, ablation):
     else:
         method, problem = how.resolved, edges.experiment.discovery
         search, rate = searches[method.search], scores[method.score]
-        nodes = search.run_before_edges(problem, rate.run(problem)).circuit
+        nodes = search.run(problem, rate.run(problem), search.before_edges).circuit
         rated = rate.run_edges(edges.scored)
         found = search.run_edges(edges.discovery, rated, edges.joined(nodes)).circuit
         faithful = float(edges.discovery.faithfulness([found])[0])
@@ -203,7 +203,7 @@ def test_the_search_costs_less_than_a_run_for_every_edge():
 def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
     edges, _, nodes, found, _ = searched
     problem, price = edges.discovery, 0.001
-    loss = Loss.of(problem, SEARCH.edges.mean)
+    loss = Loss.of(problem, SEARCH.descent.mean)
     own = float(loss(problem.metric([found.circuit]))[0])
     without = loss(problem.flipped(found.circuit, found.circuit))
     assert (without > own + price).all()
@@ -321,7 +321,7 @@ def test_all_edges_come_back_only_where_no_smaller_circuit_is_as_good(
     problem, monkeypatch, estimates, size
 ):
     told = Checked(monkeypatch, problem, **estimates)
-    for _ in range(SEARCH.edges.doublings):
+    for _ in range(SEARCH.descent.doublings):
         edge_eliminate._check(told.run, told.joined)
         assert told.state.phase == "exchange"
     edge_eliminate._check(told.run, told.joined)

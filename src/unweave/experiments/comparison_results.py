@@ -124,7 +124,7 @@ def _found(edges: EdgeExperiment, method: Method, rated: EdgeScores) -> Finding:
     if search.nodes_first:
         problem = edges.experiment.discovery
         scores = registered_scores[method.score].run(problem, method.filled_score())
-        found = search.run_before_edges(problem, scores, options)
+        found = search.run(problem, scores, {**options, **search.before_edges})
         nodes = edges.joined(found.circuit)
     return search.run_edges(edges.discovery, rated, nodes, options)
 

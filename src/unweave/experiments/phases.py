@@ -36,10 +36,10 @@ def find_circuit(
             folder.save_scores(scores)
     say(f"Searching for the circuit: {method.search}")
     with ledger.phase("search"):
-        options = method.filled_search()
-        search, first = searches[method.search], experiment.specification.level == "edge"
-        run = search.run_before_edges if first else search.run
-        finding = run(problem, scores, options, folder)
+        search, options = searches[method.search], method.filled_search()
+        if experiment.specification.level == "edge":
+            options = {**options, **search.before_edges}
+        finding = search.run(problem, scores, options, folder)
     return scores, finding
 
 

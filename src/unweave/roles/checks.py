@@ -17,7 +17,7 @@ from unweave.roles.inputs import Moved, TakenOut
 from unweave.roles.interventions import attention_shift
 from unweave.roles.measurements import Figure, Shift
 from unweave.roles.runs import Runner, Seen, ablated
-from unweave.roles.shares import NAMED, named
+from unweave.roles.shares import NAMED, feeders_of
 from unweave.scores.problem import Problem
 from unweave.sites import Point, Site
 
@@ -57,7 +57,7 @@ def without_each(
     found, uses = Without(), {}
     for node in nodes:
         for branch, shares in fed.inputs_of(node).items():
-            for source in named(shares):
+            for source in feeders_of(shares):
                 uses.setdefault(source, []).append((node, branch))
                 found.whole.setdefault(node, {}).setdefault(branch, taken.whole(node, branch))
     readers = {

@@ -10,18 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from unweave.model.parts import head_output
-from unweave.roles.feeds import input_sites
+from unweave.roles.feeds import Totals, input_sites
 from unweave.roles.runs import Seen
 from unweave.roles.shares import NAMED, share_of
 from unweave.scores.problem import Problem
 from unweave.sites import HEAD_KINDS, Point, Site
 
 Index = Int[Tensor, " batch"]
-Totals = Mapping[Point, Float[Tensor, "batch position *unit"]]
 
 _DECIDES = 0.1  # of the output, from which an input is said to decide it
 _USED = NAMED / 2  # of that, from which a feeder is said to be used: named are shares of twice this

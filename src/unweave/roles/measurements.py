@@ -11,7 +11,7 @@ from torch import Tensor
 from unweave.roles.attention import AttentionFigures
 from unweave.roles.inputs import Moved, held
 from unweave.roles.interventions import Followed
-from unweave.roles.shares import named
+from unweave.roles.shares import feeders_of
 
 # What a role may require.
 VALUES = {
@@ -185,7 +185,7 @@ class Measurements:
         found = []
         for branch, shares in self.feeds.items():
             whole, fed = self.moved.get(branch), self.fed.get(branch, {})
-            for source in named(shares):
+            for source in feeders_of(shares):
                 if (without := fed.get(source)) is not None:
                     share, is_held = shares[source], held(shares[source], without, whole)
                     fall, error = without.output, without.error

@@ -37,7 +37,7 @@ def share_of(part: Float[Tensor, " batch"], whole: Float[Tensor, " batch"]) -> R
     return Ratio(ratio, float((part - ratio * whole).std()) * count**0.5 / abs(total))
 
 
-def named(shares: Mapping[str, float]) -> tuple[str, ...]:
+def feeders_of(shares: Mapping[str, float]) -> tuple[str, ...]:
     """The sources that an input is said to come from: nodes, then tokens, the largest first."""
     order = sorted(shares, key=lambda name: -abs(shares[name]))
     nodes = [x for x in order if not is_token(x) and abs(shares[x]) >= NAMED]

@@ -33,6 +33,7 @@ from unweave.scores.problem import Problem, Runs
 from unweave.scores.score import edge_scores
 from unweave.search.search import (
     Finding,
+    Names,
     Round,
     SavedState,
     Search,
@@ -164,11 +165,7 @@ def _without(nodes: Sequence[Site], gone: set[Site]) -> tuple[Site, ...]:
 
 
 def find_edges(
-    problem: EdgeProblem,
-    scores: EdgeScores,
-    nodes: Sequence[str],
-    options: Options,
-    checkpoint: SavedState,
+    problem: EdgeProblem, scores: EdgeScores, nodes: Names, options: Options, checkpoint: SavedState
 ) -> Finding:
     """All edges, from the logits back; neither scores nor nodes matter to this search."""
     rated = prune_edges(problem, options)

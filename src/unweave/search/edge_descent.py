@@ -15,7 +15,7 @@ from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.forecast import Forecast
 from unweave.search.loss import Loss
 from unweave.search.search import Step
-from unweave.search.settings import SEARCH
+from unweave.search.settings import ROUNDING, SEARCH
 
 SETTINGS = SEARCH.edges
 
@@ -118,7 +118,7 @@ class EdgeDescent:
             places = _together(forecast.moved(miss), count)
             gone = [circuit[i] for i in places]
             found = self._measure([_without(circuit, gone)])
-            if float(self.loss(found)[0]) <= self._present() + allowed + SETTINGS.rounding:
+            if float(self.loss(found)[0]) <= self._present() + allowed + ROUNDING:
                 self._leave(gone, found[0])
                 return True
             off = float((found[0] - self.loss.reference.full).mean()) / self.loss.scale
@@ -148,7 +148,7 @@ class EdgeDescent:
         state.untried = state.untried[SETTINGS.tried :]
         part, loss = self.problem.select(few), self.loss.select(few)
         found = loss(part.metric([_without(circuit, [one]) for one in tried])).tolist()
-        mark = float(loss(self._metric()[None, few])[0]) + self.price + SETTINGS.rounding
+        mark = float(loss(self._metric()[None, few])[0]) + self.price + ROUNDING
         order = sorted(range(len(tried)), key=lambda i: found[i])
         cheap = [tried[i] for i in order if found[i] <= mark][: len(circuit) - 1]
         gone, metric = self._largest(cheap)
@@ -166,7 +166,7 @@ class EdgeDescent:
         count = len(cheap)
         while count:
             found = self._measure([_without(self.state.circuit, cheap[:count])])
-            allowed = self.price * count + SETTINGS.rounding
+            allowed = self.price * count + ROUNDING
             if float(self.loss(found)[0]) <= self._present() + allowed:
                 return cheap[:count], found[0]
             count //= 2
@@ -198,7 +198,7 @@ class EdgeDescent:
         found = self._measure([tried])
         grown = len(tried) - len(state.circuit)
         worse = float(self.loss(found)[0]) + self.price * grown - self._present()
-        if not tried or worse >= -SETTINGS.rounding:
+        if not tried or worse >= -ROUNDING:
             return False
         state.left += _without(state.circuit, tried)
         state.circuit, state.metric = tried, found[0].tolist()

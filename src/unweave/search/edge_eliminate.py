@@ -24,7 +24,8 @@ from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.edge_descent import SETTINGS, EdgeDescent, EdgeState
 from unweave.search.loss import Loss
 from unweave.search.prompts import SearchPrompts, needed
-from unweave.search.search import Finding, SavedState, measured_round, step_from_dict
+from unweave.search.search import Finding, Names, SavedState, measured_round, step_from_dict
+from unweave.search.settings import SEARCH
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +47,12 @@ class _Run:
 
     def descent(self) -> EdgeDescent:
         price = self.options["edge_price"]
-        loss = Loss.of(self.problem, SETTINGS.mean * 2**self.state.doubled)
+        loss = Loss.of(self.problem, SEARCH.descent.mean * 2**self.state.doubled)
         return EdgeDescent(self.problem, loss, price, self.state, self.save)
 
 
 def find_edges(
-    problem: EdgeProblem,
-    scores: EdgeScores,
-    nodes: Sequence[str],
-    options: Options,
-    checkpoint: SavedState,
+    problem: EdgeProblem, scores: EdgeScores, nodes: Names, options: Options, checkpoint: SavedState
 ) -> Finding:
     """Finds a circuit of edges among some nodes.
 
@@ -123,7 +120,7 @@ def _check(run: _Run, joined: Sequence[str]) -> None:
         state.prompts, state.metric = min(run.prompts.most, wider), None
     elif off - found.half <= tolerance:
         return state.begin("done")
-    elif state.doubled == SETTINGS.doublings:
+    elif state.doubled == SEARCH.descent.doublings:
         state.circuit = _faithful(run, joined)
         return state.begin("done")
     else:

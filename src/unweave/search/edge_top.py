@@ -5,21 +5,17 @@ the tolerance. 2. Between it and the size before, the smallest such k is found b
 none is faithful, the k nearest to it is taken. Nothing is reordered: the ranking is the scores'.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from unweave.circuits import EdgeScores
 from unweave.options import Options
 from unweave.scores.edge_problem import EdgeProblem
-from unweave.search.search import Finding, SavedState, measured_round
+from unweave.search.search import Finding, Names, SavedState, measured_round
 from unweave.search.settings import SEARCH
 
 
 def find_edges(
-    problem: EdgeProblem,
-    scores: EdgeScores,
-    nodes: Sequence[str],
-    options: Options,
-    checkpoint: SavedState,
+    problem: EdgeProblem, scores: EdgeScores, nodes: Names, options: Options, checkpoint: SavedState
 ) -> Finding:
     """Tries the prefixes of the ranking."""
     allowed = set(problem.graph.among(nodes) if nodes else problem.nodes)

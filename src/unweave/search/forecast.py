@@ -105,7 +105,7 @@ class Forecast:
         while len(order) < most and bool(left.any()):
             found = self._loss(off[:, None] + self.moves) + prices
             best = _smallest(found, left)
-            if float(found[best]) >= present - SEARCH.edges.rounding:
+            if float(found[best]) >= present - ROUNDING:
                 break
             order.append(best)
             off = off + self.moves[:, best]

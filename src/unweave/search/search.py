@@ -146,7 +146,8 @@ def read_state(kind: type[S], checkpoint: SavedState) -> S:
 
 
 Find = Callable[[Problem, Scores, Options, SavedState], Finding]
-FindEdges = Callable[[EdgeProblem, EdgeScores, Sequence[str], Options, SavedState], Finding]
+Names = Sequence[str]  # of nodes; none for all of them
+FindEdges = Callable[[EdgeProblem, EdgeScores, Names, Options, SavedState], Finding]
 
 
 @dataclass(frozen=True)
@@ -186,21 +187,11 @@ class Search:
         """
         return self.find(problem, scores, self.filled(options or {}), checkpoint or NoCheckpoint())
 
-    def run_before_edges(
-        self,
-        problem: Problem,
-        scores: Scores,
-        options: Options | None = None,
-        checkpoint: SavedState | None = None,
-    ) -> Finding:
-        """Finds the nodes among which edges will be searched."""
-        return self.run(problem, scores, {**(options or {}), **self.before_edges}, checkpoint)
-
     def run_edges(
         self,
         problem: EdgeProblem,
         scores: EdgeScores,
-        nodes: Sequence[str],
+        nodes: Names,
         options: Options | None = None,
         checkpoint: SavedState | None = None,
     ) -> Finding:

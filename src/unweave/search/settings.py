@@ -109,19 +109,17 @@ class OrderSettings:
 
 @dataclass(frozen=True)
 class EdgeSettings:
-    """`eliminate` on edges.
+    """`eliminate` on edges; the loss weighs faithfulness as in the search of nodes.
 
     Args:
-        removed_shares: Whether an edge does anything is also looked at with this part of every edge
-            of the circuit removed.
-        blocks: One edge in this many leaves at once, in the first blocks and in the smallest ones.
         block_price: A block may cost this part of its price: within it, edges that are needed must
             not hide behind those that are not.
         block_loss: And no block may cost more than this, however large it is.
         proposals: How many blocks of a size are run before a smaller one is tried.
         many: In circuits of more edges blocks are put together by means alone, of fewer prompts.
+        blocks: One edge in this many leaves at once, in the first blocks and in the smallest ones.
         proposing: On how many prompts effects are taken that propose what leaves or comes back.
-        estimated: On how many prompts this is looked at with edges removed, and single edges are
+        estimated: On how many prompts effects are taken with edges removed, and single edges are
             tried, at most: all prompts decide on those that leave together.
         tried: How many edges are tried in one batch of single changes, and how many are exchanged
             at once, at most.
@@ -129,31 +127,27 @@ class EdgeSettings:
             a batch.
         returning: How many edges that left last may come back.
         halved: How many sets of an exchange are run, each half of the one before.
-        mean: Weight of faithfulness in the loss, beside that of single examples.
-        doublings: How often it may be doubled where a circuit is clearly not faithful.
-        rounding: A smaller difference in loss may be float32's.
         passes: How often edges that were needed are tried again, once others have left, and how
             often edges are exchanged.
         path: How many circuits of the way down the last check looks at.
+        removed_shares: Whether an edge does anything is also looked at with this part of every edge
+            of the circuit removed.
     """
 
-    removed_shares: tuple[float, ...] = (0.5,)
-    blocks: tuple[int, int] = (2, 32)
     block_price: float = 0.5
     block_loss: float = 0.15
     proposals: int = 2
     many: int = 4096
-    proposing: int = 32
+    blocks: tuple[int, int] = (2, 32)
+    proposing: int = PROMPTS
     estimated: int = 16
     tried: int = 32
     worthwhile: int = 4
     returning: int = 512
     halved: int = 3
-    mean: float = 2.0
-    doublings: int = 2
-    rounding: float = ROUNDING
     passes: int = 3
     path: int = 6
+    removed_shares: tuple[float, ...] = (0.5,)
 
 
 @dataclass(frozen=True)
