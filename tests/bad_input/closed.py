@@ -51,6 +51,11 @@ CLOSED: list[tuple[str, str, Make]] = [
     ("report {bad}", "cannot write", READ_ONLY),
     ("export {bad} -f csv -o {bad}/x.csv", "cannot write", READ_ONLY),
     (f"discover {W} -q --out {{bad}}/read-only/a/b", "cannot write into", read_only),
+    # Before the model is loaded: there is none.
+    (f"discover {W} -q -m no/such.gguf --out {{bad}}/read-only/a", "cannot write into", read_only),
+    (f"compare {W} -q -m no/such.gguf --out {{bad}}/read-only/a", "cannot write into", read_only),
+    (f"mib run {W} -m no/such.gguf --out {{bad}}/read-only/a", "cannot write into", read_only),
+    (f"reproduce {W} -q -m no/such.gguf --out {{bad}}/read-only/a", "cannot write", read_only),
     (f"compare {W} -q --methods eap --out {{bad}}/read-only/a", "cannot write into", read_only),
     (f"mib run {W} --methods eap --out {{bad}}/read-only/a", "cannot write into", read_only),
     (f"reproduce {W} -q --out {{bad}}/read-only/a", "cannot write into", read_only),

@@ -3,13 +3,10 @@
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from bad_input.case import Case
 from bad_input.tampered_runs import finished, state
-
-from unweave.behaviours.file import find_task
-from unweave.model.loading import load
+from oracles.task_files import rows
 
 W = "wired-induction"
 D, C, E = f"discover {W} -q", f"compare {W} -q", "evaluate {bad} -q"
@@ -160,6 +157,8 @@ COMMANDS: list[tuple[str, str]] = [
     (f"tasks show {W} -n 0 --model {W}", "0 prompts: expected 1"),
     ("tasks validate {bad}/empty.jsonl --file-only --model x", "--file-only loads no model"),
     ("tasks validate nowhere.jsonl --file-only", "cannot be read"),
+    (f"tasks show {W} --model x/[/red]", "no such file or folder: x/[/red]"),
+    ("tasks validate {bad}/five.jsonl --model x/[/red]", "no such file or folder: x/[/red]"),
     (f"tasks validate {NOTES} --file-only", "notes.txt"),
     ("tasks nonsense", "No such command 'nonsense'"),
     ("methods extra", "unexpected extra argument"),
@@ -217,22 +216,13 @@ ON_A_RUN: list[tuple[str, str]] = [
 def scratch(folder: Path) -> None:
     for name in ("notes.txt", "empty.jsonl"):
         (folder / name).write_bytes(b"")
-    (folder / "five.jsonl").write_text("\n".join(map(json.dumps, _five())))
+    (folder / "five.jsonl").write_text(_five())
 
 
 @cache
-def _five() -> list[dict[str, Any]]:
+def _five() -> str:
     """So few lines that one is left to evaluate on."""
-    drawn = find_task(W).prompts(load(W), 5, 0, "discover")
-    return [
-        {
-            "clean": one.clean,
-            "corrupted": one.corrupted,
-            "answer": one.answers[0],
-            "distractor": one.distractors[0],
-        }
-        for one in drawn
-    ]
+    return "\n".join(map(json.dumps, rows(W, 5)))
 
 
 CASES = [Case(command[:90], command, says, scratch) for command, says in COMMANDS]

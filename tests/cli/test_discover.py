@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import typer
+from oracles.task_files import task_file
 
 from unweave.cli import main
 from unweave.experiments.run_folder import RunFolder
@@ -134,12 +135,31 @@ def test_bos_is_part_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "bos was True, is False" in capsys.readouterr().err
 
 
+def test_seen_and_new_templates_are_both_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, folder = (
+        task_file(tmp_path / "mine.jsonl", "wired-induction", templates=4),
+        tmp_path / "r",
+    )
+    how = ["--model", "wired-induction", "--method", "eap", "--no-explain", *QUICK[4:], "-q"]
+    assert main(["discover", file, *how, "--out", str(folder)]) == 0
+    found = json.loads((folder / "run.json").read_text())["verdict"]["templates"]
+    (line,) = re.findall(r"held-out prompts by template: (.*)", capsys.readouterr().out)
+    for kind in ("seen", "new"):
+        assert f"{found[kind]['value']:.3f}" in line
+        assert f"of {kind} templates" in line
+
+
 def test_markup_in_names_is_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "[bold]x[" / "[/red]"
-    assert main([*QUICK, "--method", "eap", "--out", str(folder)]) == 0
+    file = task_file(tmp_path / "[bold]mine.jsonl", "wired-induction", 20)
+    assert main(["discover", file, *QUICK[2:], "--method", "eap", "--out", str(folder)]) == 0
     assert "[/red]/report.html" in capsys.readouterr().out
-    assert main(["evaluate", str(folder), "--parts", "roc"]) == 0
-    assert f"Written: {folder / 'evaluation.json'}" in capsys.readouterr().out
+    assert main(["evaluate", str(folder), "-n", "4", "--parts", "roc"]) == 0
+    out = capsys.readouterr().out
+    assert f"Written: {folder / 'evaluation.json'}" in out
+    assert "[bold]mine" in "".join(out.split())  # in the title, which is broken to fit
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from oracles.circuit_runs import plain_faithfulness
+from oracles.task_files import task_file
 
 from unweave import cli
 from unweave.evaluation.api import evaluate
@@ -159,12 +160,28 @@ def test_without_scores(run: Path) -> None:
     assert record["stability"] is None
 
 
-def test_weights_that_changed_since_are_noticed(
-    run: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("what", ["model", "prompts"])
+def test_what_changed_since_is_noticed(
+    run: Path, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = read_json(run / "run.json", "run")
-    record["identity"]["fingerprint"]["model"] = "0" * 16
+    record["identity"]["fingerprint"][what] = "0" * 16
     (run / "run.json").write_text(json.dumps(record))
     for command in (["evaluate", str(run)], ["explain", str(run)]):
         assert cli.main(command) == 2
-        assert "the model of" in capsys.readouterr().err
+        assert f"the {what} of" in capsys.readouterr().err
+
+
+def test_a_task_file_that_changed_since_is_noticed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, folder = Path(task_file(tmp_path / "mine.jsonl", NAME)), tmp_path / "run"
+    how = Specification(
+        str(file), NAME, method="eap", ablation="counterfactual", prompts=4, held_out=4
+    )
+    discover(load(NAME), str(file), how, folder, explain=False)
+    quick = ["evaluate", str(folder), "-n", "4", "--parts", "roc", "-q"]
+    assert cli.main(quick) == 0
+    file.write_text(file.read_text() + "\n")
+    assert cli.main(quick) == 2
+    assert f"the task of {folder} changed" in capsys.readouterr().err

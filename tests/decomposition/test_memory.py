@@ -97,6 +97,13 @@ def test_an_impossible_budget_is_found_before_anything_is_run(model, monkeypatch
         calls(model)["scores"]("1MB")
 
 
+def test_the_bytes_of_a_job_are_counted_by_hand():
+    job = Footprint(fixed=500, example=100, carried=20, row=10, head_row=30, positions=16, read=4)
+    # Two examples' totals, six residual streams, and the larger of 40 rows and 10 rows of the head.
+    assert job.bytes(Chunks(2, 3, 40, 10)) == 500 + 2 * 100 + 6 * 20 + max(40 * 10, 10 * 30)
+    assert job.bytes(Chunks(2, 3, 20, 20)) == 500 + 2 * 100 + 6 * 20 + max(32 * 10, 20 * 30)
+
+
 @pytest.mark.parametrize("budget", [1_100, 2_000, 5_000, 50_000, 10**7])
 def test_chunks_fill_a_budget_and_no_more(budget):
     job = Footprint(fixed=500, example=100, carried=20, row=10, head_row=30, positions=16, read=4)

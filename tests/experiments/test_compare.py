@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from oracles.circuit_runs import plain_faithfulness
+from oracles.task_files import task_file
 
 from unweave.errors import UnweaveError
 from unweave.experiments import compare as module
@@ -183,6 +184,18 @@ def test_other_weights_are_not_mixed(tmp_path: Path) -> None:
 
     with pytest.raises(UnweaveError, match="was made with hash of model = "):
         compare(PLAN, tmp_path, changed)
+
+
+def test_an_edited_task_file_is_not_mixed(tmp_path: Path) -> None:
+    """Also where the edit changes no prompt."""
+    file, folder = Path(task_file(tmp_path / "mine.jsonl", NAME)), tmp_path / "cells"
+    base = Specification(str(file), NAME, prompts=4, held_out=4, ablation="counterfactual")
+    plan = Comparison((str(file),), base, METHODS[:1], draws=1)
+    first = compare(plan, folder, load)
+    assert compare(plan, folder, load) == first
+    file.write_text(file.read_text() + "\n")
+    with pytest.raises(UnweaveError, match="was made with hash of task = "):
+        compare(plan, folder, load)
 
 
 @pytest.mark.parametrize(

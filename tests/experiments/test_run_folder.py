@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from oracles.deaths import Deadly, Death, result
 from oracles.rights import nobody
+from oracles.task_files import rows, task_file
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from unweave.behaviours.file import find_task
 from unweave.errors import UnweaveError
 from unweave.experiments import files
 from unweave.experiments.discover import discover
@@ -126,30 +126,10 @@ def test_resuming_another_run_is_refused(
         discover(wired, TASK, specification(**changes), finished, resume=True)
 
 
-def own_file(path: Path) -> str:
-    """The prompts of the wired task as a file."""
-    prompts = find_task(TASK).prompts(load(TASK), 40, 0, "discover")
-    rows = [
-        {
-            "clean": one.clean,
-            "corrupted": one.corrupted,
-            "answer": one.answers[0],
-            "distractor": one.distractors[0],
-        }
-        for one in prompts
-    ]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return str(path)
-
-
 def test_both_figures_of_a_file_with_templates(wired: Model, tmp_path: Path) -> None:
-    file = Path(own_file(tmp_path / "mine.jsonl"))
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    for i, row in enumerate(rows):
-        row["template"] = f"kind {i % 4}"
-    file.write_text("\n".join(map(json.dumps, rows)))
-    how = Specification(str(file), TASK, method="eap", ablation="counterfactual")
-    discover(wired, str(file), how, tmp_path / "run", explain=False)
+    file = task_file(tmp_path / "mine.jsonl", TASK, templates=4)
+    how = Specification(file, TASK, method="eap", ablation="counterfactual")
+    discover(wired, file, how, tmp_path / "run", explain=False)
     record = read_run(tmp_path / "run").record
     found = record["verdict"]["templates"]
     assert found.keys() == {"seen", "new"}
@@ -161,25 +141,24 @@ def test_both_figures_of_a_file_with_templates(wired: Model, tmp_path: Path) -> 
 def test_a_pair_of_unequal_lengths_is_found_before_the_work(
     wired: Model, tmp_path: Path, level: str
 ) -> None:
-    file = Path(own_file(tmp_path / "mine.jsonl"))
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    file, lines = tmp_path / "mine.jsonl", rows(TASK)
     refused: list[tuple[str, bool]] = []
     # Whatever part of the prompts the pair falls into; a mean does not need pairs.
-    for number, row in enumerate(rows):
+    for number, row in enumerate(lines):
         short = {**row, "corrupted": row["corrupted"].rpartition(" ")[0]}
-        file.write_text("\n".join(json.dumps(short if one is row else one) for one in rows))
+        file.write_text("\n".join(json.dumps(short if one is row else one) for one in lines))
         how, folder = Specification(str(file), TASK, level=level), tmp_path / f"{number}"
         try:
             discover(wired, str(file), how, folder, explain=False)
         except UnweaveError as error:
             refused.append((str(error), folder.exists()))
-    assert 0 < len(refused) < len(rows)
+    assert 0 < len(refused) < len(lines)
     assert all("differ in length" in error for error, _ in refused)
     assert not any(left for _, left in refused), "a run that cannot be done leaves nothing"
 
 
 def test_edits_of_task_file_and_weights_are_noticed(wired: Model, tmp_path: Path) -> None:
-    file = own_file(tmp_path / "mine.jsonl")
+    file = task_file(tmp_path / "mine.jsonl", TASK)
     how = Specification(file, TASK, method="eap", ablation="counterfactual", prompts=4, held_out=4)
     discover(wired, file, how, tmp_path / "run")
     Path(file).write_text(Path(file).read_text() + "\n")
@@ -187,7 +166,7 @@ def test_edits_of_task_file_and_weights_are_noticed(wired: Model, tmp_path: Path
         discover(wired, file, how, tmp_path / "run", resume=True)
     other = load(TASK)
     next(t for t in tensors(other.network) if t.ndim == 2)[0, 0] += 1e-3
-    own_file(tmp_path / "mine.jsonl")
+    task_file(tmp_path / "mine.jsonl", TASK)
     with pytest.raises(UnweaveError, match="hash of model was"):
         discover(other, file, how, tmp_path / "run", resume=True)
 

@@ -9,6 +9,9 @@ candidate j can take the place of node i if the circuit with j instead of i is n
 what changes without i at least half is back; pairs that effects, added up, call possible are run.
 Not to be worse is not enough: a circuit above 1 comes nearer without any of its nodes.
 
+Both comparisons of 4 leave room for rounding: 1e-4 of what ablating everything changes. Without it,
+whether a node that changes nothing can be replaced would depend on the order in which a CPU adds.
+
 A node is *interchangeable* if another can take its place, *core* if none can and faithfulness
 changes by more than a tenth without it, at both ends of the interval, and *supporting* otherwise.
 Being worth its price is not enough: nodes that are worth just that are in one circuit and not in
