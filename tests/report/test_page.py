@@ -13,6 +13,7 @@ from run_folders import HOSTILE, comparison, write_run
 from unweave import cli
 from unweave.experiments.files import read_json, write_json
 from unweave.report.html import write_report
+from unweave.report.single_file import library_styles
 
 HEATMAP = "document.querySelector('#heatmap-plot .plot')"
 DRAWN = (
@@ -370,3 +371,11 @@ def test_real_run_of_smollm2(browser: Any, tmp_path: Path) -> None:
     assert page.problems == []
     for form in ("eap-ig", "neuronpedia", "csv"):
         assert cli.main(["export", str(run), "--format", form]) == 0
+
+
+@pytest.mark.parametrize("quote", ["'", '"', "`"])
+def test_the_sheet_of_the_library_is_allowed_however_it_is_quoted(quote: str) -> None:
+    """plotly 7.0 writes it between backticks, 7.1 between apostrophes."""
+    sheet = ".maplibregl-map{content:" + ("'a'" if quote != "'" else '"a"') + "}"
+    library = f"x.textContent={quote}{sheet}{quote},y.textContent='another'"
+    assert library_styles(library) == ["", sheet]

@@ -72,7 +72,8 @@ def library_styles(library: str) -> list[str]:
     One is empty when it is made and filled rule by rule, which a policy does not forbid; the other
     is the fixed sheet of its maps. Allowing their hashes spares 'unsafe-inline'.
     """
-    return ["", *re.findall(r"\.textContent='(\.maplibregl[^'\\]*)'", library)]
+    sheets = re.findall(r"\.textContent=(['\"`])(\.maplibregl[^\\]*?)\1", library)
+    return ["", *(sheet for _, sheet in sheets)]
 
 
 def script_json(record: Mapping[str, Any]) -> str:
