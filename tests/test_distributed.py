@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,28 @@ def test_the_processes_share_results_and_errors(monkeypatch: pytest.MonkeyPatch)
 
 def _fail() -> None:
     raise UnweaveError("no such folder")
+
+
+def test_what_was_shared_outlives_the_processes_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else gloo's threads wait for Python's lock, and it for them: torch 2.6 hung there."""
+    alive: list[bool] = []
+    seen: list[weakref.ref[torch.Tensor]] = []
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(distributed, "_connect", lambda: None)
+    fakes = {
+        "get_rank": lambda: 0,
+        "get_world_size": lambda: 2,
+        "all_reduce": lambda x: seen.append(weakref.ref(x)),
+        "destroy_process_group": lambda: alive.extend(one() is not None for one in seen),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(distributed.dist, name, fake)
+    with joined():
+        for number in range(2):
+            distributed.summed(torch.full((1,), float(number)))
+    assert alive == [True, True]
+    assert [one() for one in seen] == [None, None]
 
 
 def test_processes_that_disagree_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

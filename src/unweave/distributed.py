@@ -10,6 +10,7 @@ writes files, and tells the others what it read.
 import json
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -69,6 +70,11 @@ class Ranks:
 
 _ALONE = Ranks()
 _ranks: ContextVar[Ranks] = ContextVar("unweave_ranks", default=_ALONE)
+# What was shared last. gloo's threads let go of a tensor a moment after its sum is there. The last
+# to hold it needs Python's lock, which `destroy_process_group` keeps while it waits for these
+# threads: without these references a process hung there forever.
+_HELD = 16
+_shared: ContextVar[deque[Tensor]] = ContextVar("unweave_shared")
 
 
 def ranks() -> Ranks:
@@ -101,7 +107,9 @@ def joined() -> Iterator[Ranks]:
         return
     _connect()
     signal.signal(signal.SIGTERM, _ended)
-    with scoped(_ranks, Ranks(dist.get_rank(), dist.get_world_size())) as own:
+    held: deque[Tensor] = deque(maxlen=_HELD)  # until the processes have left each other
+    own = Ranks(dist.get_rank(), dist.get_world_size())
+    with scoped(_ranks, own), scoped(_shared, held):
         try:
             yield own
         except UnweaveError as error:
@@ -243,6 +251,8 @@ def _connect() -> None:
 def _together(call: Callable[[Tensor], object], values: Tensor) -> Tensor:
     # gloo writes into the memory of a tensor as if it were contiguous: an expanded one has less.
     values = values.detach().clone(memory_format=torch.contiguous_format)
+    if (held := _shared.get(None)) is not None:
+        held.append(values)
     try:
         call(values)
     except RuntimeError as error:  # gloo's and NCCL's
