@@ -10,7 +10,7 @@ from unweave.progress import progress
 from unweave.scores.problem import Problem
 from unweave.search.descent import forecast
 from unweave.search.loss import Loss
-from unweave.search.settings import SEARCH
+from unweave.search.settings import ROUNDING, SEARCH
 from unweave.sites import Site
 
 SETTINGS = SEARCH.order
@@ -31,7 +31,9 @@ def nested_order(problem: Problem, circuit: Sequence[Site]) -> list[Site]:
             foreseen = forecast(problem, loss, left, left)
             some = foreseen.together(len(left) // SETTINGS.later)
         else:
-            some = [int(loss(problem.flipped(left, left)).argmin())]
+            missed = loss(problem.flipped(left, left))
+            # Of equals the last one, which was missed least before.
+            some = [int((missed <= missed.min() + ROUNDING).nonzero().max())]
         gone += [left[i] for i in some]
         left = [node for node in left if node not in set(gone)]
     return gone[::-1]
