@@ -10,6 +10,7 @@ or only parsed:
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ SMALL = {
     "induction": "wired-suppression",
     "prompts.jsonl": "wired-induction",
     "gpt2": "wired-induction",
+    "gpt2-like": "wired-inhibition",
     "smollm2-135m": "wired-inhibition",
     "cuda": "cpu",
 }
@@ -112,6 +114,9 @@ def run_page(page: Path, folder: Path) -> None:
 
 def small_words(words: Sequence[str]) -> list[str]:
     """A command with a small model in place of its own; of several tasks, the first."""
+    if words[0] == "torchrun":
+        place = words.index("unweave")
+        return [*words[:place], *small_words(words[place:])]
     assert words[0] == "unweave", f"{words[0]} cannot be run small"
     tasks = set(SMALL.values()) - {"cpu"}
     found = [SMALL.get(word, word) for word in words]
@@ -129,6 +134,9 @@ def run_command(words: Sequence[str], folder: Path, where: str) -> None:
     if words[0] == "unweave":
         check_command(words, where)
         assert cli.main(words[1:]) == 0, f"{where}: {shlex.join(words)}"
+    elif words[0] == "torchrun":
+        launch = [sys.executable, "-m", "torch.distributed.run", *words[1:]]
+        subprocess.run(launch, cwd=folder, check=True, timeout=300)
     else:
         subprocess.run(words, cwd=folder, check=True, timeout=60)
 
