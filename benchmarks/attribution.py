@@ -12,7 +12,7 @@ import argparse
 import torch
 from rich.console import Console
 
-from unweave.attribution import attribute, compare
+from unweave.attribution import attribute, compare_attributions
 from unweave.attribution.deletion import areas
 from unweave.attribution.peers import ranked
 from unweave.attribution.target import find_targets
@@ -49,7 +49,7 @@ def main() -> None:
     if options.rules:
         measure_rules(model, texts)
         return
-    found = compare(model, texts)
+    found = compare_attributions(model, texts)
     Console().print(found)
     if not found.missing:
         wins(model, texts, found["unweave"].scores, found["integrated gradients"].scores)

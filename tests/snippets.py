@@ -45,6 +45,13 @@ SMALL_OPTIONS = {
     "discover": "--held-out 20",
     "compare": "--prompts 12 --held-out 20",
     "reproduce": "wired-induction -n 8 --held-out 8 --draws 2",
+    "benchmarks/attribution.py": "--texts 1",
+    "benchmarks/constants.py": "--tasks wired-induction --granularity head",
+    "benchmarks/gpt2_like.py": "--layers 1 --heads 2 --width 16 --batch 2 --steps 2",
+    "benchmarks/mib.py": "--model wired-inhibition --tasks wired-inhibition --prompts 8 "
+    "--held-out 8 --seeds 0",
+    "benchmarks/rules.py": "--model wired-inhibition --tasks wired-inhibition --prompts 8 "
+    "--held-out 8 --seeds 0",
 }
 LANGUAGES = ("python", "sh", "json", "toml", "text", "bibtex")
 
@@ -117,6 +124,9 @@ def small_words(words: Sequence[str]) -> list[str]:
     if words[0] == "torchrun":
         place = words.index("unweave")
         return [*words[:place], *small_words(words[place:])]
+    if words[0] == "python":
+        asked = ["cpu" if word == "cuda" else word for word in words]
+        return [*asked, *SMALL_OPTIONS[words[1]].split()]  # the last of several values counts
     assert words[0] == "unweave", f"{words[0]} cannot be run small"
     tasks = set(SMALL.values()) - {"cpu"}
     found = [SMALL.get(word, word) for word in words]
@@ -134,9 +144,10 @@ def run_command(words: Sequence[str], folder: Path, where: str) -> None:
     if words[0] == "unweave":
         check_command(words, where)
         assert cli.main(words[1:]) == 0, f"{where}: {shlex.join(words)}"
-    elif words[0] == "torchrun":
-        launch = [sys.executable, "-m", "torch.distributed.run", *words[1:]]
-        subprocess.run(launch, cwd=folder, check=True, timeout=300)
+    elif words[0] in ("python", "torchrun"):
+        program = ["-m", "torch.distributed.run"] if words[0] == "torchrun" else [ROOT / words[1]]
+        rest = words[1:] if words[0] == "torchrun" else words[2:]
+        subprocess.run([sys.executable, *program, *rest], cwd=folder, check=True, timeout=300)
     else:
         subprocess.run(words, cwd=folder, check=True, timeout=60)
 

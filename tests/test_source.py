@@ -4,6 +4,8 @@ import ast
 import importlib
 import inspect
 import re
+import subprocess
+import sys
 import typing
 from collections import defaultdict
 from collections.abc import Iterator
@@ -192,3 +194,15 @@ def test_the_fields_and_methods_of_a_public_class_are_public(name):
 def test_methods_are_looked_at():
     found = {getattr(one, "__qualname__", "") for one in methods(unweave.Problem)}
     assert {"Problem.metric", "Problem.points", "Runs.faithfulness"} <= found
+
+
+def test_every_benchmark_imports_what_there_is():
+    """A script that nothing runs may ask for names that are gone. In a process of their own, since
+    one adds rules to the registry."""
+    folder = Path(__file__).parents[1] / "benchmarks"
+    scripts = sorted(path.name for path in folder.glob("*.py"))
+    assert len(scripts) > 15
+    code = "import runpy, sys; [runpy.run_path(path) for path in sys.argv[1:]]"
+    run = [sys.executable, "-c", code, *scripts]
+    done = subprocess.run(run, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
