@@ -13,6 +13,7 @@ Every result is written to --out as soon as it is there; finished ones are not r
 """
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Mapping
@@ -97,7 +98,7 @@ def measured(model: Model, task: str, seed: int, method: str, given: argparse.Na
         level="edge",
     )
     edges = EdgeExperiment(Experiment.set_up(how, model))
-    _ = edges.discovery.reference, edges.held_out.reference
+    _ = edges.discovery.reference
     began = time.perf_counter()
     with metered() as meter:
         if method == "ours":
@@ -105,6 +106,10 @@ def measured(model: Model, task: str, seed: int, method: str, given: argparse.Na
         else:
             found, more = eap_ig(edges, int(method.rpartition("-")[2]), given.tolerance)
     seconds = time.perf_counter() - began
+    prompts = len(edges.discovery.batch)
+    forwards = round(meter.tokens / forward_tokens(model, edges.discovery.batch), 1)
+    edges = EdgeExperiment(Experiment.set_up(how, model))
+    gc.collect()  # what was searched on, gigabytes, is not needed beside what is measured on
     held_out = edges.held_out
     figure = held_out.reference.estimate(held_out.metric([found.circuit])[0])
     cmd, values = mib_cmd(held_out, found.ranking)
@@ -122,8 +127,8 @@ def measured(model: Model, task: str, seed: int, method: str, given: argparse.Na
         "cmd": cmd,
         "f_at_shares": values,
         "seconds": round(seconds, 1),
-        "forwards": round(meter.tokens / forward_tokens(model, edges.discovery.batch), 1),
-        "prompts": len(edges.discovery.batch),
+        "forwards": forwards,
+        "prompts": prompts,
         "held_out": len(held_out.batch),
         **more,
         "circuit": list(found.circuit) if len(found.circuit) <= 5000 else [],
@@ -168,6 +173,7 @@ def main() -> None:
                     key = {"task": task, "seed": seed, "method": method}
                     done = [one for one in found if key.items() <= one.items()]
                     made = done[0] if done else measured(model, task, seed, method, given)
+                    gc.collect()  # an experiment and its problems refer to each other: gigabytes
                     print(shown(made), flush=True)
                     if not done:
                         found.append(made)

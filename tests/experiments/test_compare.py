@@ -110,6 +110,40 @@ def test_finished_results_are_not_run_again(
     assert more["rows"][:2] == first["rows"]
 
 
+_WATCHED = """
+import sys
+import weakref
+from pathlib import Path
+from unweave.experiments import compare
+from unweave.experiments.methods import find_method
+from unweave.experiments.specification import Specification
+from unweave.model.loading import load
+
+name, folder = sys.argv[1:]
+seen, set_up = [], compare._experiment
+
+def watched(how, model):
+    print(sum(one() is not None for one in seen))
+    experiment = set_up(how, model)
+    seen.append(weakref.ref(experiment))
+    return experiment
+
+compare._experiment = watched
+plan = compare.Comparison(
+    (name,), Specification(name, name, held_out=12), (find_method("eap"),), (0, 1, 2)
+)
+compare.compare(plan, Path(folder), load)
+"""
+
+
+def test_one_experiment_is_in_memory_at_a_time(tmp_path: Path) -> None:
+    """Prompts with their activations are gigabytes. In a process of its own: the checks of types
+    in these tests keep nested functions, and what those refer to."""
+    command = [sys.executable, "-c", _WATCHED, NAME, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "0", "0"]
+
+
 _CODE = """
 import sys
 from pathlib import Path

@@ -1,7 +1,9 @@
 """Circuits of edges: every known edge is found and none else; states, costs and figures hold."""
 
+import gc
 import itertools
 import json
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -23,7 +25,9 @@ from unweave.graph import graph_of
 from unweave.model.algebra import Plain
 from unweave.model.loading import load
 from unweave.model.synthetic import tracr_programs
+from unweave.patching import edges
 from unweave.patching.edges import patched_metric
+from unweave.patching.gaps import Gaps
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.score import scores
 from unweave.search import edge_eliminate
@@ -156,6 +160,22 @@ def test_runs_with_and_without_a_derivative_agree(problem):
             slow = patched_metric(*arguments)
         with torch.no_grad():
             assert (patched_metric(*arguments) - slow).abs().max() < 1e-12
+
+
+def test_nothing_of_a_backward_pass_is_kept(problem, monkeypatch):
+    """A cycle through autograd's record is one that Python's collector does not see."""
+    kept: list[weakref.ref[Gaps]] = []
+
+    class Watched(Gaps):
+        def __init__(self, size: int):
+            super().__init__(size)
+            kept.append(weakref.ref(self))
+
+    monkeypatch.setattr(edges, "Gaps", Watched)
+    problem.effects(problem.nodes, problem.nodes)
+    gc.collect()
+    assert kept
+    assert [one for one in kept if one() is not None] == []
 
 
 def test_one_edge_circuit_costs_one_forward_pass(problem):

@@ -7,6 +7,7 @@ executor, results are computed by its workers, which share nothing but the folde
 died is computed again.
 """
 
+import gc
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -256,6 +257,7 @@ def _table(
     for task in comparison.tasks:
         for seed in comparison.seeds:
             found = results_of(task, seed)
+            gc.collect()  # an experiment and its problems refer to each other: gigabytes
             reference = found.pop(REFERENCE)
             references.append(reference)
             rows += [row(result, reference) for result in found.values()]

@@ -1,5 +1,6 @@
 """The whole search again, on other prompts: would it have found the same circuit?"""
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -27,6 +28,8 @@ def repeated(experiment: Experiment, seed: int) -> dict[str, Any]:
     how = replace(experiment.specification, seed=seed)
     again = Experiment(how, experiment.model, experiment.task)
     _, finding = find_circuit(again, None, Ledger(), lambda line: None)
+    del again
+    gc.collect()  # an experiment and its problems refer to each other: gigabytes
     return {"seed": seed, "circuit": list(finding.circuit)}
 
 
