@@ -59,7 +59,7 @@ def test_how_weights_are_stored_does_not_count(model: Model) -> None:
 def test_another_tokenizer_is_noticed() -> None:
     """Two words swap their tokens: the weights are the same, and the prompts are others."""
     model, task = load(TASK), find_task(TASK)
-    before = fingerprint.fingerprint(model, task, TASK, 0)
+    before = fingerprint.fingerprint(model, task, 0)
     assert before.keys() == {"model", "prompts"}
     tokenizer = load(TASK).tokenizer
     assert tokenizer is not None
@@ -68,6 +68,6 @@ def test_another_tokenizer_is_noticed() -> None:
     for old, new in ((first, "?"), (second, first), ("?", second)):
         text = text.replace(f'"{old}":', f'"{new}":')
     tokenizer._tokenizer = Tokenizer.from_str(text)
-    found = fingerprint.fingerprint(replace(model, tokenizer=tokenizer), task, TASK, 0)
+    found = fingerprint.fingerprint(replace(model, tokenizer=tokenizer), task, 0)
     assert found["model"] == before["model"]
     assert found["prompts"] != before["prompts"]

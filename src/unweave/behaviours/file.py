@@ -15,11 +15,13 @@ MIB's datasets are read as they are (see `mib_rows.py`).
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from unweave.behaviours.classes import pair_up, read_labelled
 from unweave.behaviours.encoding import encode
+from unweave.behaviours.mib_hub import OWNER, hub_task
 from unweave.behaviours.mib_rows import is_mib_row, mib_prompt
 from unweave.behaviours.prompt import OTHERS, Answer, Prompt, Span, short
 from unweave.behaviours.rows import COLUMNS, SUFFIXES, BadLine, read_rows, unknown_column
@@ -34,10 +36,10 @@ from unweave.model.model import Model
 def find_task(
     name: str | Path, first_token: bool = False, only_correct: bool | None = None
 ) -> Task:
-    """A registered task by its name, or the task in a .jsonl or .csv file.
+    """A registered task by its name, the task in a .jsonl or .csv file, or a dataset of MIB.
 
     Args:
-        name: Name or path.
+        name: Name or path; a dataset has its name on the Hugging Face hub, mib-bench/ioi.
         first_token: Whether the first token of a longer answer stands for it.
         only_correct: Whether to keep only the prompts that the model answers correctly; as the
             task has it unless given.
@@ -50,6 +52,8 @@ def find_task(
         found = read_task(path)
     elif str(name) in synthetic_tasks:
         found = synthetic_tasks[str(name)]
+    elif str(name).startswith(OWNER):
+        found = hub_task(str(name), first_token)
     elif str(name) not in tasks and (path.suffix or len(path.parts) > 1):
         raise UnweaveError(f"{name}: a task is a name or a file that ends in .jsonl or .csv")
     else:
@@ -94,6 +98,7 @@ def as_task(
         new_templates=new,
         sizes=sizes,
         lines=tuple(lines),
+        digest=blake2b(path.read_bytes(), digest_size=8).hexdigest(),
     )
 
 

@@ -83,20 +83,26 @@ def kept_templates(prompts: Sequence[Prompt]) -> tuple[str, ...]:
     return tuple(sorted(new)) if enough else ()
 
 
-def listed(prompts: Sequence[Prompt], new: Sequence[str] = ()) -> tuple[Sampler, dict[Part, int]]:
+def listed(
+    prompts: Sequence[Prompt], new: Sequence[str] = (), held_out: Sequence[Prompt] = ()
+) -> tuple[Sampler, dict[Part, int]]:
     """A fixed list of prompts in four parts, and how many prompts each part has.
 
     Prompts with one key count once. Of k keys, in the order of their hashes, reference gets k // 5
     (at least 1), discovery half of the others, and check and evaluation share what is left. Of the
-    keys of a new template, evaluation gets all but the reference's.
+    keys of a new template, evaluation gets all but the reference's. Where a list brings held-out
+    prompts of its own, evaluation gets those alone.
     """
     template = {prompt.key: prompt.template for prompt in prompts if prompt.template in new}
-    parts = _parts([p for p in prompts if p.key not in template], ("discover", "check", "evaluate"))
+    others: tuple[Part, ...] = ("discover", "check", *(() if held_out else ("evaluate",)))
+    parts = _parts([p for p in prompts if p.key not in template], others)
     for name in new:
         parts |= _parts([p for p in prompts if template.get(p.key) == name], ("evaluate",))
     own: dict[Part, list[Prompt]] = {part: [] for part in PARTS}
     for prompt in prompts:
         own[parts[prompt.key]].append(prompt)
+    if held_out:
+        own["evaluate"] = list(held_out)
 
     def sample(words: Words, seed: int, part: Part) -> Iterator[Prompt]:
         chosen = list(own[part])

@@ -109,6 +109,7 @@ class Task:
         new_templates: Templates that only evaluation uses; the search never sees them.
         sizes: How many prompts each part has; None where prompts are generated.
         lines: A file's prompts by line, all of which are checked before the first is drawn.
+        digest: A hash of a file or dataset, which may change between two runs.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Task:
     new_templates: tuple[str, ...] = ()
     sizes: Mapping[Part, int] | None = None
     lines: tuple[tuple[int, Prompt], ...] = ()
+    digest: str | None = None
 
     @property
     def own_model(self) -> str:

@@ -47,6 +47,8 @@ def run(
     """Score the items of a level and print CPR and CMD by MIB's protocol.
 
     Example: unweave mib run ioi --methods decomposition,eap,eap-ig:steps=10
+
+    Example: unweave mib run mib-bench/ioi --model gpt2 --methods eap,gim
     """
     table = table_of(tasks, methods, model, seeds, {"level": level, **shared})
     show(table, out, *(shared[name] for name in ("device", "bos", "quiet", "as_json")))

@@ -58,6 +58,7 @@ def _list(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from unweave.behaviours.mib_hub import DATASETS
     from unweave.behaviours.task import synthetic_tasks
     from unweave.behaviours.task import tasks as registered
 
@@ -73,7 +74,8 @@ def _list(as_json: bool) -> None:
         table.add_row(task["name"], task["summary"], known)
     console = Console()
     console.print(table)
-    console.print("Also: your own prompts in a .jsonl or .csv file (unweave tasks validate FILE).")
+    console.print("Also: your own prompts in a .jsonl or .csv file (unweave tasks validate FILE),")
+    console.print(f"and MIB's datasets from the Hugging Face hub: {', '.join(DATASETS)}.")
 
 
 def _about(task: "Task") -> dict[str, Any]:

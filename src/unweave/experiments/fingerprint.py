@@ -7,13 +7,11 @@ as "weights".
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
-from pathlib import Path
 
 import torch
 from jaxtyping import Int32
 from torch import Tensor
 
-from unweave.behaviours.file import SUFFIXES
 from unweave.behaviours.task import Task
 from unweave.errors import UnweaveError
 from unweave.model.model import Model
@@ -23,20 +21,18 @@ _BLOCK = 2**18  # weights that are summed at once: work that stays in a CPU's ca
 _PROMPTS = 16
 
 
-def fingerprint(model: Model, task: Task, name: str, seed: int) -> dict[str, str]:
-    """Hashes of the model's weights, of the prompts as it reads them, and of a task file.
+def fingerprint(model: Model, task: Task, seed: int) -> dict[str, str]:
+    """Hashes of the model's weights, of the prompts as it reads them, and of a file or dataset.
 
     Args:
-        name: Of the task, or its file.
         seed: Decides which prompts are drawn.
     """
     found = {"model": weights_hash(model)}
     # Where prompts cannot be drawn, what needs them for its work says so, for this task alone.
     with suppress(UnweaveError):
         found["prompts"] = _prompts_hash(model, task, seed)
-    path = Path(name)
-    if path.suffix in SUFFIXES and path.is_file():
-        found["task"] = blake2b(path.read_bytes(), digest_size=8).hexdigest()
+    if task.digest is not None:
+        found["task"] = task.digest
     return found
 
 

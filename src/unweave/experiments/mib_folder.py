@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unweave.behaviours.file import find_task
+from unweave.behaviours.mib_hub import DATASETS
 from unweave.circuits import EdgeScores, Scores
 from unweave.errors import UnweaveError
 from unweave.experiments.files import read_json, write_json, write_whole
@@ -50,7 +51,7 @@ class MibTable:
     """What one `unweave mib run` measures.
 
     Args:
-        tasks: Names, or .jsonl and .csv files.
+        tasks: Names (mib-bench/ioi is MIB's own dataset), or .jsonl and .csv files.
         prompts, held_out: To score on and to measure on; None takes the task's own numbers.
     """
 
@@ -165,7 +166,8 @@ def pack(
         model_name: MIB's name of the model ("gpt2", "qwen2.5"); by default the model's own.
 
     Raises:
-        UnweaveError: When there is no such method, or it failed on every task and seed.
+        UnweaveError: When there is no such method, it failed on every task and seed, or two tasks
+            would be one in the submission.
     """
     table = read_table(folder)
     methods = list(dict.fromkeys(result["method"] for result in table["results"]))
@@ -184,13 +186,19 @@ def pack(
     if not chosen:
         raise UnweaveError(f"{method} failed on every task and seed in {folder}: {_AGAIN}")
     name = _plain(model_name or Path(table["model"]).name)
-    written = []
+    written: dict[Path, str] = {}
     for (level, task), result in chosen.items():
+        theirs = DATASETS[task].task if task in DATASETS else task
+        path = target / level / f"{_plain(theirs)}_{name}" / "importances.json"
+        if path in written:
+            raise UnweaveError(
+                f"{written[path]} and {task} both have the name {theirs} in a submission: run "
+                "them with two --out"
+            )
         names, values = load_items(folder / result["scores"])
-        path = target / level / f"{_plain(task)}_{name}" / "importances.json"
         write_json(path, importances(table["cfg"], level, names, values))
-        written.append(path)
-    return written
+        written[path] = task
+    return list(written)
 
 
 def _plain(text: str) -> str:

@@ -231,8 +231,7 @@ class Experiment:
     @cached_property
     def fingerprint(self) -> dict[str, str]:
         """What the names of task and model stand for: a file may change between two runs."""
-        how = self.specification
-        return fingerprint(self.model, self.task, how.task, how.seed)
+        return fingerprint(self.model, self.task, self.specification.seed)
 
     def problem(
         self, part: Part, n: int | None = None, more: Collection[Point] = frozenset()
