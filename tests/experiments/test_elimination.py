@@ -21,7 +21,7 @@ from unweave.scores.score import scores
 from unweave.search.descent import SETTINGS, forecast
 from unweave.search.eliminate import nested
 from unweave.search.loss import Loss
-from unweave.search.order import measured_order, nested_order
+from unweave.search.order import measured_order
 from unweave.search.polish import polish
 from unweave.search.search import Finding, searches
 from unweave.search.settings import SEARCH
@@ -164,9 +164,8 @@ def test_every_node_is_ranked_after_the_circuit(many: Problem, order: str) -> No
     assert best.loss == pytest.approx(own, abs=RELATIVE[torch.float32])
 
 
-@pytest.mark.parametrize("order", ["measured", "left"])
-def test_the_ranking_retraces_the_way_down(many: Problem, order: str) -> None:
-    found = searches["eliminate"].run(many, scores["eap"].run(many), {"order": order})
+def test_as_they_were_missed_the_others_retrace_the_way_down(many: Problem) -> None:
+    found = searches["eliminate"].run(many, scores["eap"].run(many), {"order": "left"})
     (first,) = found.rounds
     own = set(found.circuit)
     path = nested([parse(name) for name in (*first.circuit, *first.dropped)], first.steps)
@@ -174,25 +173,27 @@ def test_the_ranking_retraces_the_way_down(many: Problem, order: str) -> None:
     assert list(found.ranking[len(own) :][: len(left)]) == left
 
 
-def test_what_never_joined_follows_by_what_it_is_predicted_to_cost() -> None:
+def test_the_order_is_a_way_down_from_the_whole_model() -> None:
+    """The first nodes to leave, and so the last of the order, are those outside the circuit that
+    the whole model misses least, by gradients of gates."""
     problem = tiny_problem("gpt2")
     loss, circuit = Loss.of(problem, SETTINGS.mean), problem.nodes[:3]
     rest = problem.nodes[3:]
-    order = measured_order(problem, circuit, (), rest)
-    assert sorted(map(str, order)) == sorted(map(str, rest))
-    gates = torch.zeros(len(problem.nodes), dtype=torch.float64)
-    gates[:3] = 1
-    gates.requires_grad_()
+    order = measured_order(problem, circuit, rest)
+    assert sorted(map(str, order[:3])) == sorted(map(str, circuit))
+    assert sorted(map(str, order[3:])) == sorted(map(str, rest))
+    gates = torch.ones(len(problem.nodes), dtype=torch.float64, requires_grad=True)
     metric = run_gated_nodes(problem.model, problem.batch, problem.nodes, gates, problem.ablation)
     slopes = torch.stack([torch.autograd.grad(one, gates, retain_graph=True)[0] for one in metric])
-    adds, now = slopes.T[3:], metric.detach()
-    for node in order[: SEARCH.order.soon]:
-        doubt = SETTINGS.doubt * adds.abs().mean(1) / loss.scale
-        costs = (loss(now + adds) + doubt).tolist()
-        place = rest.index(node)
-        left = [cost for i, cost in enumerate(costs) if rest[i] not in order[: order.index(node)]]
-        assert costs[place] == pytest.approx(min(left))
-        now = now + adds[place]
+    lacks, now, gone = -slopes.T[3:], metric.detach(), list[Site]()
+    doubt = SETTINGS.doubt * lacks.abs().mean(1) / loss.scale
+    for node in order[::-1][: len(rest) // SEARCH.order.share]:
+        costs = (loss(now + lacks) + doubt).tolist()
+        left = [cost for cost, one in zip(costs, rest, strict=True) if one not in gone]
+        assert costs[rest.index(node)] == pytest.approx(min(left))
+        now = now + lacks[rest.index(node)]
+        gone.append(node)
+    assert gone
 
 
 def test_nodes_of_a_circuit_stand_so_that_fewer_of_them_are_still_near() -> None:
@@ -200,7 +201,7 @@ def test_nodes_of_a_circuit_stand_so_that_fewer_of_them_are_still_near() -> None
     first order another one would leave."""
     problem = tiny_problem("llama")
     circuit, loss = problem.nodes[: SETTINGS.tried], Loss.of(problem, SETTINGS.mean)
-    order = nested_order(problem, circuit)
+    order = measured_order(problem, circuit, ())
     assert sorted(map(str, order)) == sorted(map(str, circuit))
     for count in range(1, len(order)):
         there = order[: count + 1]
@@ -213,11 +214,11 @@ def test_many_nodes_of_a_circuit_leave_as_foreseen_before_the_last_few_are_run(
     many: Problem,
 ) -> None:
     circuit = many.nodes[: SETTINGS.tried + 4]
-    order = nested_order(many, circuit)
+    order = measured_order(many, circuit, ())
     assert sorted(map(str, order)) == sorted(map(str, circuit))
     some = many.select(slice(0, SETTINGS.proposing))
     foreseen = forecast(some, Loss.of(some, SETTINGS.mean), circuit, circuit)
-    first = [circuit[i] for i in foreseen.together(len(circuit) // SEARCH.order.later)]
+    first = [circuit[i] for i in foreseen.together(len(circuit) // SEARCH.order.share)]
     assert order[::-1][: len(first)] == first
 
 

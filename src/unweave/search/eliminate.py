@@ -7,8 +7,8 @@ smallest `loss + price·size` is polished: single nodes leave or join, or take a
 5. It is checked on prompts that the search did not use: if it is not faithful there, or the figure
 is not precise, the search takes more prompts and polishes on; where that does not help, with more
 weight on faithfulness. 6. If it is not faithful where it was found either, the next best nodes join
-and it goes on. 7. The circuit's nodes are ordered by a foreseen way down from it. Those that left
-follow, the last one first, then the rest so that faithfulness stays near 1 (`order=measured`).
+and it goes on. 7. All nodes are ordered by a way down from the whole model through the circuit, so
+that faithfulness stays near 1 at every size (`order=measured`).
 
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
@@ -24,7 +24,7 @@ from unweave.scores.problem import Problem
 from unweave.search.descent import SETTINGS, Descent
 from unweave.search.edge_eliminate import find_edges
 from unweave.search.loss import Loss
-from unweave.search.order import measured_order, nested_order
+from unweave.search.order import measured_order
 from unweave.search.polish import polish
 from unweave.search.prompts import SearchPrompts, needed
 from unweave.search.search import (
@@ -95,7 +95,7 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
         run.save()
     best = min(state.rounds, key=lambda one: one.loss)
     if not state.ranking:
-        state.ranking = [*_own(run, best), *_others(run, best)]
+        state.ranking = _ranking(run, best)
         run.save()
     circuit = tuple(state.ranking[: len(best.circuit)])
     return Finding(circuit, tuple(state.ranking), tuple(state.rounds))
@@ -208,28 +208,19 @@ def nested(circuit: Sequence[Site], steps: Sequence[Step]) -> list[Site]:
     return left + gone[::-1]
 
 
-def _own(run: _Run, best: Round) -> list[str]:
-    """The circuit's nodes, so that faithfulness stays as near 1 as it can with fewer of them, or
-    those first that are missed most."""
-    if run.options["order"] == "left":
-        return list(best.circuit)
-    return list(map(str, nested_order(run.prompts.problem, tuple(map(parse, best.circuit)))))
-
-
-def _others(run: _Run, best: Round) -> list[str]:
-    """Nodes outside the circuit: those that left, the last one first, then those that never
-    joined, by score or so that faithfulness stays near 1."""
-    own, order = set(best.circuit), []
+def _ranking(run: _Run, best: Round) -> list[str]:
+    """The circuit's nodes, then the others: so that faithfulness stays near 1 at every size, or as
+    they were missed, and by score."""
+    own, order = set(best.circuit), list[Site]()
     for one in reversed(run.state.rounds):
         joined = [parse(name) for name in (*one.circuit, *one.dropped)]
-        order += [node for node in nested(joined, one.steps) if str(node) not in own]
-    left = list(dict.fromkeys(order))
-    ranking = ranked_sites(run.prompts.problem, run.scores)
-    rest = [node for node in ranking if str(node) not in own and node not in set(left)]
+        order += nested(joined, one.steps)
+    order += ranked_sites(run.prompts.problem, run.scores)
+    rest = [node for node in dict.fromkeys(order) if str(node) not in own]
     if run.options["order"] == "measured":
         circuit = tuple(map(parse, best.circuit))
-        return list(map(str, measured_order(run.prompts.problem, circuit, left, rest)))
-    return list(map(str, [*left, *rest]))
+        return list(map(str, measured_order(run.prompts.problem, circuit, rest)))
+    return [*best.circuit, *map(str, rest)]
 
 
 searches.register("eliminate")(
@@ -253,8 +244,8 @@ searches.register("eliminate")(
             "rounds": Option(3, "rounds at most", low=1),
             "order": Option(
                 "measured",
-                "nodes of the circuit and outside it: measured (so that faithfulness stays near 1 "
-                "with fewer and with more of them) or left (as they were missed, and by score)",
+                "of nodes: measured (so that faithfulness stays near 1 with fewer and with more of "
+                "them) or left (as they were missed, and by score)",
                 choices=("measured", "left"),
             ),
         },
