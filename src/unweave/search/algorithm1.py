@@ -23,6 +23,7 @@ from unweave.progress import progress
 from unweave.scores.problem import Problem
 from unweave.search.loss import Loss
 from unweave.search.search import (
+    TOLERANCE,
     Finding,
     RoundsState,
     SavedState,
@@ -221,7 +222,7 @@ searches.register("algorithm1")(
                 check=parse_rule,
             ),
             "prune": Option(True, "whether nodes leave that lower the metric"),
-            "tolerance": Option(0.05, "ends when |1 − faithfulness| is below", low=0.0),
+            "tolerance": TOLERANCE,
             "rounds": Option(10, "rounds at most", low=1),
             "measure": Option(
                 "ratio",

@@ -15,7 +15,7 @@ from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.forecast import Forecast
 from unweave.search.loss import Loss
 from unweave.search.search import Step
-from unweave.search.settings import ROUNDING, SEARCH
+from unweave.search.settings import SEARCH
 
 SETTINGS = SEARCH.edges
 
@@ -42,7 +42,7 @@ class EdgeState:
     phase: str = "outside"
     prompts: int = 0
     metric: list[float] | None = None
-    share: int = SETTINGS.blocks[0]
+    share: int = 2
     doubled: int = 0
     untried: list[str] = field(default_factory=list)
     passes: int = 0
@@ -83,7 +83,7 @@ class EdgeDescent:
         come back keeps larger circuits near the model."""
         state = self.state
         while left := [edge for edge in state.circuit if edge not in inside]:
-            count = -(-len(left) // SETTINGS.blocks[0])
+            count = -(-len(left) // 2)
             few = len(left) <= SETTINGS.tried
             gone = left if few else [left[i] for i in _together(self._forecast(left), count)]
             state.left += gone
@@ -96,12 +96,12 @@ class EdgeDescent:
         A block that may not leave is halved. After one that left, the next is twice as large: a
         run costs less than the effects that propose it.
         """
-        state, least = self.state, SETTINGS.blocks[-1]
+        state, least = self.state, SETTINGS.smallest_block
         while state.share <= least and len(state.circuit) >= state.share:
             forecast = self._forecast(state.circuit)
             while state.share <= least and len(state.circuit) >= state.share:
                 if self._block(forecast, len(state.circuit) // state.share):
-                    state.share = max(SETTINGS.blocks[0], state.share // 2)
+                    state.share = max(2, state.share // 2)
                     break
                 state.share *= 2
                 self.save()
@@ -118,7 +118,7 @@ class EdgeDescent:
             places = _together(forecast.moved(miss), count)
             gone = [circuit[i] for i in places]
             found = self._measure([_without(circuit, gone)])
-            if float(self.loss(found)[0]) <= self._present() + allowed + ROUNDING:
+            if float(self.loss(found)[0]) <= self._present() + allowed + SEARCH.loss.rounding:
                 self._leave(gone, found[0])
                 return True
             off = float((found[0] - self.loss.reference.full).mean()) / self.loss.scale
@@ -148,11 +148,11 @@ class EdgeDescent:
         state.untried = state.untried[SETTINGS.tried :]
         part, loss = self.problem.select(few), self.loss.select(few)
         found = loss(part.metric([_without(circuit, [one]) for one in tried])).tolist()
-        mark = float(loss(self._metric()[None, few])[0]) + self.price + ROUNDING
+        mark = float(loss(self._metric()[None, few])[0]) + self.price + SEARCH.loss.rounding
         order = sorted(range(len(tried)), key=lambda i: found[i])
         cheap = [tried[i] for i in order if found[i] <= mark][: len(circuit) - 1]
         gone, metric = self._largest(cheap)
-        if len(gone) < SETTINGS.worthwhile and len(circuit) > SETTINGS.tried:
+        if len(gone) < SETTINGS.tried // 8 and len(circuit) > SETTINGS.tried:
             state.untried, state.passes = [], SETTINGS.passes
         if metric is not None:
             self._leave(gone, metric)
@@ -166,7 +166,7 @@ class EdgeDescent:
         count = len(cheap)
         while count:
             found = self._measure([_without(self.state.circuit, cheap[:count])])
-            allowed = self.price * count + ROUNDING
+            allowed = self.price * count + SEARCH.loss.rounding
             if float(self.loss(found)[0]) <= self._present() + allowed:
                 return cheap[:count], found[0]
             count //= 2
@@ -198,7 +198,7 @@ class EdgeDescent:
         found = self._measure([tried])
         grown = len(tried) - len(state.circuit)
         worse = float(self.loss(found)[0]) + self.price * grown - self._present()
-        if not tried or worse >= -ROUNDING:
+        if not tried or worse >= -SEARCH.loss.rounding:
             return False
         state.left += _without(state.circuit, tried)
         state.circuit, state.metric = tried, found[0].tolist()
@@ -228,11 +228,11 @@ class EdgeDescent:
         circuit, scale = self.state.circuit, self.loss.scale
         own, large = set(circuit), max(len(circuit), len(edges)) > SETTINGS.many
         signs = torch.tensor([-1.0 if edge in own else 1.0 for edge in edges])
-        some = slice(0, SETTINGS.estimated if large else SETTINGS.proposing)
+        some = slice(0, SETTINGS.estimated if large else SEARCH.descent.proposing)
         part = self.problem.select(some)
         # An edge into a saturated softmax has no derivative at the circuit, so its size is taken
         # with edges partly removed too.
-        shares = (0.0, *SETTINGS.removed_shares)
+        shares = (0.0, SETTINGS.removed)
         found = torch.stack([part.effects(circuit, edges, share) / scale for share in shares])
         effects = found.mean(0) if together else found[0]
         off = (self._metric() - self.loss.reference.full) / scale
@@ -270,5 +270,5 @@ def _flipped(circuit: Sequence[str], edges: Sequence[str]) -> list[str]:
 
 def _halves(found: Sequence[int]) -> list[int]:
     """As many as there are, then half as many, a few times."""
-    counts = (len(found) >> i for i in range(SETTINGS.halved))
+    counts = (len(found) >> i for i in range(SETTINGS.passes))
     return [count for count in counts if count]

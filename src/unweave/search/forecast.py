@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unweave.search.settings import ROUNDING, SEARCH
+from unweave.search.settings import SEARCH
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class Forecast:
         sets = sets[(sets.sum(1) <= most) & (grown >= -room[0]) & (grown <= room[1])]
         sets = sets[sets.sum(1).argsort(stable=True)].to(self.moves)
         losses = self._loss(self.off[:, None] + self.moves @ sets.T) + sets @ (self.size - worth)
-        order = (losses / ROUNDING).round().argsort(stable=True)[:count]
+        order = (losses / SEARCH.loss.rounding).round().argsort(stable=True)[:count]
         return [one.nonzero().flatten().tolist() for one in sets[order]]
 
     def paying(self, prices: Float[Tensor, " change"], most: int) -> list[int]:
@@ -105,7 +105,7 @@ class Forecast:
         while len(order) < most and bool(left.any()):
             found = self._loss(off[:, None] + self.moves) + prices
             best = _smallest(found, left)
-            if float(found[best]) >= present - ROUNDING:
+            if float(found[best]) >= present - SEARCH.loss.rounding:
                 break
             order.append(best)
             off = off + self.moves[:, best]

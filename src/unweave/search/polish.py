@@ -12,7 +12,7 @@ from unweave.scores.problem import Problem
 from unweave.search.descent import SETTINGS, forecast, measured_changes
 from unweave.search.loss import Loss
 from unweave.search.race import Heats, race
-from unweave.search.settings import ROUNDING
+from unweave.search.settings import SEARCH
 from unweave.sites import Site
 
 
@@ -78,7 +78,7 @@ def _changed(
     measured = measured_changes(loss, now.metric[0], alone)
     grown = growth[best].to(alone.device)
     room, most = (len(now.circuit) - 1, limit - len(now.circuit)), len(best)
-    bar = now.cost(loss, price) - ROUNDING
+    bar = now.cost(loss, price) - SEARCH.loss.rounding
     seen = slice(0, min(heats.seen))
     first, part = problem.select(seen), loss.select(seen)
     while most:

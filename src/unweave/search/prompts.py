@@ -62,5 +62,5 @@ def needed(prompts: int, half: float, precision: float) -> int:
     """How many prompts make an interval as narrow as it should be, twice as many at least: steps
     between would be polished on and left again."""
     enough = prompts * (half / precision) ** 2 if precision else math.inf
-    step = SEARCH.descent.step
+    step = SEARCH.descent.proposing
     return max(2 * prompts, math.ceil(min(enough, 2**20) / step) * step)

@@ -1,13 +1,11 @@
 """Every constant of the searches that is not an option, with what it does.
 
-docs/study.md ("Constants of the search") has the row of the study behind each, or says that it was
-not studied. What a user may change is an option of its search (`unweave methods`).
+docs/study.md ("Halved and doubled") has what each changes when it is halved and doubled, and names
+the row that it was chosen by, where there is one. What a user may change is an option of its search
+(`unweave methods`).
 """
 
 from dataclasses import dataclass, field
-
-ROUNDING = 1e-6  # a smaller difference in loss or faithfulness may be float32's
-PROMPTS = 32  # enough to propose changes of a circuit, each of which is then run
 
 
 @dataclass(frozen=True)
@@ -18,9 +16,11 @@ class LossSettings:
         examples: Weight of single examples' deviations beside that of their mean. The mean alone is
             indifferent: many circuits are right on average, and which of them is found changes with
             the prompts. With this weight searches on other prompts find the same.
+        rounding: A smaller difference in loss may be float32's.
     """
 
     examples: float = 1.0
+    rounding: float = 1e-6
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,8 @@ class DescentSettings:
         mean: Weight of faithfulness in the loss of a polish, beside that of single examples.
         doublings: How often it may be doubled where a circuit is not faithful.
         smallest_pool: Models with fewer nodes are searched whole.
-        proposing: On how many prompts a prediction is made: of what may join, each of which is
-            tried, and of the order of nodes.
-        step: Prompts are drawn in multiples of this.
+        proposing: On how many prompts a prediction is made: of what may leave or join, which is
+            then run, and of the order of nodes. A search that takes more prompts takes a multiple.
     """
 
     few: int = 24
@@ -71,8 +70,7 @@ class DescentSettings:
     mean: float = 2.0
     doublings: int = 2
     smallest_pool: int = 12
-    proposing: int = PROMPTS
-    step: int = PROMPTS
+    proposing: int = 32
 
 
 @dataclass(frozen=True)
@@ -94,22 +92,19 @@ class RaceSettings:
 
 @dataclass(frozen=True)
 class OrderSettings:
-    """The order of the nodes outside a circuit.
-
-    With `order=measured` nodes join a few at a time, by a prediction at the circuit so far.
+    """The order of nodes, with `order=measured`.
 
     Args:
-        soon: It is measured again after this many nodes, then less and less often: each time after
-            `1/later` of those that are there already.
+        share: One node in this many leaves at once.
     """
 
-    soon: int = 3
-    later: int = 4
+    share: int = 4
 
 
 @dataclass(frozen=True)
 class EdgeSettings:
-    """`eliminate` on edges; the loss weighs faithfulness as in the search of nodes.
+    """`eliminate` on edges, with the weight of faithfulness and the prompts of predictions that the
+    search of nodes has.
 
     Args:
         block_price: A block may cost this part of its price: within it, edges that are needed must
@@ -117,37 +112,33 @@ class EdgeSettings:
         block_loss: And no block may cost more than this, however large it is.
         proposals: How many blocks of a size are run before a smaller one is tried.
         many: In circuits of more edges blocks are put together by means alone, of fewer prompts.
-        blocks: One edge in this many leaves at once, in the first blocks and in the smallest ones.
-        proposing: On how many prompts effects are taken that propose what leaves or comes back.
-        estimated: On how many prompts effects are taken with edges removed, and single edges are
-            tried, at most: all prompts decide on those that leave together.
+        smallest_block: One edge in this many leaves at once in the smallest blocks; in the first
+            ones every other edge does.
+        estimated: On how many prompts effects are taken in those circuits, and single edges are
+            tried in all, at most: all prompts decide on those that leave together.
         tried: How many edges are tried in one batch of single changes, and how many are exchanged
-            at once, at most.
-        worthwhile: Of a larger circuit no more single edges are tried once fewer than this leave of
-            a batch.
+            at once, at most. Of a larger circuit no more are tried once less than an eighth of a
+            batch leaves.
         returning: How many edges that left last may come back.
-        halved: How many sets of an exchange are run, each half of the one before.
         passes: How often edges that were needed are tried again, once others have left, and how
-            often edges are exchanged.
+            often edges are exchanged; and of an exchange, how many sets are run, each half of the
+            one before.
         path: How many circuits of the way down the last check looks at.
-        removed_shares: Whether an edge does anything is also looked at with this part of every edge
-            of the circuit removed.
+        removed: Whether an edge does anything is also looked at with this part of every edge of the
+            circuit removed.
     """
 
     block_price: float = 0.5
     block_loss: float = 0.15
     proposals: int = 2
     many: int = 4096
-    blocks: tuple[int, int] = (2, 32)
-    proposing: int = PROMPTS
+    smallest_block: int = 32
     estimated: int = 16
     tried: int = 32
-    worthwhile: int = 4
     returning: int = 512
-    halved: int = 3
     passes: int = 3
     path: int = 6
-    removed_shares: tuple[float, ...] = (0.5,)
+    removed: float = 0.5
 
 
 @dataclass(frozen=True)
