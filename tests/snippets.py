@@ -1,33 +1,36 @@
-"""Code blocks of README and the documentation, as CONTRIBUTING.md describes them, and their runner.
+"""Code blocks of README and the documentation, as CONTRIBUTING.md describes them, and a runner.
 
-A block is run, unless a comment in the line before it says why it is run on a small model instead,
-or only parsed:
+Every block is run, in a copy of the repository. A comment in the line before says why a block is
+run on a small model instead:
 
     <!-- small: takes minutes -->
-    <!-- parsed: installs packages -->
 """
 
+import os
 import re
 import shlex
+import shutil
+import site
 import subprocess
 import sys
-import tomllib
+import venv
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import typer.main
-
-import unweave
 from unweave import cli
+from unweave.model import sources
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(
-    r"""(?:<!--\ (?P<how>parsed|small):\ (?P<reason>[^>]+?)\ -->\n)?
+    r"""(?:<!--\ (?P<small>small:\ [^>]+?)\ -->\n)?
         ^```(?P<language>[a-z]*)(?:\ title="(?P<title>[^"]+)")?\n
         (?P<text>.*?)^```$""",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
+# What a clone of the repository holds, as far as a page uses it.
+CLONE = (".ci", "src", "docs", "benchmarks", "Makefile", "pyproject.toml", "README.md", "LICENSE")
 # What stands for a task, a model and a device in a block that is run small: models of three layers
 # whose circuit takes seconds. And what a command then gets besides.
 SMALL = {
@@ -37,17 +40,20 @@ SMALL = {
     "induction": "wired-suppression",
     "prompts.jsonl": "wired-induction",
     "gpt2": "wired-induction",
-    "gpt2-like": "wired-inhibition",
     "smollm2-135m": "wired-inhibition",
     "cuda": "cpu",
 }
+# A model that a block before has trained, small: it stays, with the task that seconds teach it.
+TRAINED, LEARNT = "gpt2-like", "greater-than"
 SMALL_OPTIONS = {
     "discover": "--held-out 20",
     "compare": "--prompts 12 --held-out 20",
+    "docs/gallery.py": "wired-relay",
     "reproduce": "wired-induction -n 8 --held-out 8 --draws 2",
     "benchmarks/attribution.py": "--texts 1",
-    "benchmarks/constants.py": "--tasks wired-induction --granularity head",
-    "benchmarks/gpt2_like.py": "--layers 1 --heads 2 --width 16 --batch 2 --steps 2",
+    "benchmarks/constants.py": "--model wired-induction --tasks wired-induction --studies top",
+    "benchmarks/gpt2_like.py": "--layers 1 --heads 2 --width 16 --batch 8 --steps 150 "
+    f"--tasks {LEARNT}",
     "benchmarks/mib.py": "--model wired-inhibition --tasks wired-inhibition --prompts 8 "
     "--held-out 8 --seeds 0",
     "benchmarks/rules.py": "--model wired-inhibition --tasks wired-inhibition --prompts 8 "
@@ -57,22 +63,13 @@ LANGUAGES = ("python", "sh", "json", "toml", "text", "bibtex")
 
 
 class Block(NamedTuple):
-    """A fenced block: what it is, where it stands, and why it is not run as it stands."""
+    """A fenced block: what it is, where it stands, and whether it is run on a small model."""
 
     language: str
     text: str
     line: int
-    title: str | None
-    reason: str | None
-    how: str | None = None
-
-    @property
-    def parsed(self) -> bool:
-        return self.how == "parsed"
-
-    @property
-    def small(self) -> bool:
-        return self.how == "small"
+    title: str | None = None
+    small: bool = False
 
 
 def blocks(page: Path) -> list[Block]:
@@ -84,17 +81,26 @@ def blocks(page: Path) -> list[Block]:
             m["text"],
             source.count("\n", 0, m.start("text")),
             m["title"],
-            m["reason"],
-            m["how"],
+            m["small"] is not None,
         )
         for m in _BLOCK.finditer(source)
     ]
 
 
-def commands(block: Block) -> list[list[str]]:
-    """The commands of a shell block as words, comments and line continuations resolved."""
+def commands(block: Block) -> list[str]:
+    """The commands of a shell block, continued lines joined."""
     lines = block.text.replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+    return [line for line in lines if shlex.split(line, comments=True)]
+
+
+def copy_clone(folder: Path) -> None:
+    """Puts into a folder what a clone of the repository holds, as far as a page uses it."""
+    for name in CLONE:
+        if (ROOT / name).is_dir():
+            leave = shutil.ignore_patterns("__pycache__", "gallery")
+            shutil.copytree(ROOT / name, folder / name, ignore=leave)
+        else:
+            shutil.copy(ROOT / name, folder / name)
 
 
 def run_page(page: Path, folder: Path) -> None:
@@ -106,15 +112,13 @@ def run_page(page: Path, folder: Path) -> None:
         if block.title is not None:
             (folder / block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
-            code = compile(small_text(block.text) if block.small else block.text, where, "exec")
-            if block.parsed:
-                check_names(block.text, where)
-            else:
-                exec(code, names)
+            text = small_text(block.text) if block.small else block.text
+            exec(compile(text, where, "exec"), names)
         elif block.language == "sh":
-            for words in commands(block):
-                if block.parsed:
-                    check_command(words, where)
+            for line in commands(block):
+                words = shlex.split(line, comments=True)
+                if words[0] == "pip":
+                    print(run_installed(line, folder))
                 else:
                     run_command(small_words(words) if block.small else words, folder, where)
 
@@ -128,8 +132,11 @@ def small_words(words: Sequence[str]) -> list[str]:
         asked = ["cpu" if word == "cuda" else word for word in words]
         return [*asked, *SMALL_OPTIONS[words[1]].split()]  # the last of several values counts
     assert words[0] == "unweave", f"{words[0]} cannot be run small"
+    if TRAINED in words:
+        return [LEARNT if word == "ioi" else word for word in words]
     tasks = set(SMALL.values()) - {"cpu"}
     found = [SMALL.get(word, word) for word in words]
+    found = [f"{word},cluster=local" if word.startswith("slurm:") else word for word in found]
     others = found[2:3] + [word for word in found[3:] if words[1] != "compare" or word not in tasks]
     return found[:2] + others + SMALL_OPTIONS.get(words[1], "").split()
 
@@ -140,57 +147,60 @@ def small_text(source: str) -> str:
 
 
 def run_command(words: Sequence[str], folder: Path, where: str) -> None:
-    """Runs one command; `unweave` in this process, which has torch loaded already."""
+    """Runs one command; `unweave` in this process, which has torch loaded already.
+
+    `make` says what it would run, and does not: it would install torch, or run these tests.
+    """
     if words[0] == "unweave":
-        check_command(words, where)
         assert cli.main(words[1:]) == 0, f"{where}: {shlex.join(words)}"
-    elif words[0] in ("python", "torchrun"):
-        program = ["-m", "torch.distributed.run"] if words[0] == "torchrun" else [ROOT / words[1]]
-        rest = words[1:] if words[0] == "torchrun" else words[2:]
-        subprocess.run([sys.executable, *program, *rest], cwd=folder, check=True, timeout=300)
+    elif words[0] == "make":
+        subprocess.run(["make", "-n", *words[1:]], cwd=folder, check=True, timeout=60)
     else:
-        subprocess.run(words, cwd=folder, check=True, timeout=60)
+        program = {"python": [], "torchrun": ["-m", "torch.distributed.run"]}[words[0]]
+        command = [sys.executable, *program, *words[1:]]
+        subprocess.run(command, cwd=folder, check=True, timeout=300)
 
 
-def check_names(source: str, where: str) -> None:
-    """Checks that every `unweave.name` of a Python block exists."""
-    for name in re.findall(r"\bunweave\.(\w+)", source):
-        assert hasattr(unweave, name), f"{where}: unweave has no {name!r}"
+def run_installed(line: str, folder: Path) -> str:
+    """Runs a line of the shell in an environment of its own, and returns what it prints.
+
+    Nothing is fetched: pip finds the packages of this environment there already, and the default
+    model, which is unpacked in this one, as the wheel that it was.
+    """
+    environment, bin_ = folder / ".venv", folder / ".venv" / "bin"
+    if not environment.exists():
+        venv.create(environment, symlinks=True)
+        (here,) = environment.glob("lib/python*/site-packages")
+        (here / "here.pth").write_text("\n".join(site.getsitepackages()))
+        (bin_ / "pip").write_text(f'#!/bin/sh\nexec {bin_ / "python"} -m pip "$@"\n')
+        (bin_ / "pip").chmod(0o755)
+        _pack(sources.BUNDLED[sources.DEFAULT], folder)
+    usual = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "PYTHON"))}
+    asked = {
+        "PATH": f"{bin_}:{usual['PATH']}",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_FIND_LINKS": str(folder),
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # 0 is without, in pip's way of reading it
+        "PIP_QUIET": "1",
+    }
+    done = subprocess.run(
+        ["sh", "-c", line],
+        cwd=folder,
+        env=usual | asked,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), f"{line}: {done.stderr}"  # a warning, too
+    return done.stdout
 
 
-def check_command(words: Sequence[str], where: str) -> None:
-    """Checks that a command and its options exist, without running it."""
-    program, *args = words
-    if program == "unweave":
-        _parse(args, where)
-    elif program == "torchrun":
-        _parse(args[args.index("unweave") + 1 :], where)
-    elif program == "make":
-        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        goals = [word for word in args if "=" not in word]
-        assert set(goals) <= set(targets), f"{where}: no target {goals}"
-    elif program == "python" and args[0] != "-m":
-        source = (ROOT / args[0]).read_text(encoding="utf-8")
-        unknown = [word for word in args if word.startswith("--") and f'"{word}"' not in source]
-        assert not unknown, f"{where}: {args[0]} has no {unknown}"
-    elif "pip" in words[:3]:
-        extras = {e for word in words for e in re.findall(r"\[([\w,]+)\]", word)}
-        known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        asked = {extra for group in extras for extra in group.split(",")}
-        assert asked <= set(known["optional-dependencies"]), f"{where}: extras {asked}"
-    else:
-        assert program in ("git", "cd"), f"{where}: how is {program!r} checked?"
-
-
-def _parse(args: Sequence[str], where: str) -> None:
-    command: Any = typer.main.get_command(cli._build_app(cli.GlobalOptions()))
-    rest = list(args)
-    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
-        assert rest[0] in command.commands, f"{where}: unweave has no command {rest[0]!r}"
-        command = command.commands[rest.pop(0)]
-    if hasattr(command, "commands") or "--help" in rest:
-        return
-    try:
-        command.make_context("unweave", rest)
-    except typer.TyperException as error:
-        raise AssertionError(f"{where}: {error.format_message()}") from error
+def _pack(model: sources.Bundled, folder: Path) -> None:
+    """A wheel of a model that is unpacked here."""
+    name = model.wheel.replace("==", "-").replace("-", "_", 1)
+    unpacked = sources.unpacked()
+    with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as wheel:
+        for part in (unpacked / model.package, unpacked / f"{name}.dist-info"):
+            for path in part.rglob("*"):
+                wheel.write(path, path.relative_to(unpacked))
