@@ -12,6 +12,7 @@ from unweave.decomposition.api import relevance
 from unweave.errors import UnweaveError, UnweaveWarning
 from unweave.model.assembling import LoadedParts, LoadOptions, finish
 from unweave.model.checkpoint import architectures
+from unweave.model.devices import device_of
 from unweave.model.loading import load
 from unweave.model.weights import tensors
 from unweave.model.window import Window, part_sizes, placement_of, unwindowed, windowed
@@ -182,3 +183,11 @@ def test_a_model_that_transformers_placed_stays_where_it_is() -> None:
     stored = unwindowed(found).body.blocks
     matrices = [{x.device.type for x in tensors(block) if x.ndim > 1} for block in stored]
     assert matrices == [{"cpu"}, *[{"meta"}] * (len(stored) - 1)]
+
+
+def test_a_device_is_the_one_that_its_tensors_name() -> None:
+    """As "cuda" is "cuda:0": else weights that are there travel, and prompts are elsewhere."""
+    model = load(build(TINY), device="cpu:0", device_map={"": "cpu:0"})
+    assert model.network.window is None
+    assert model.network.device == torch.zeros(1).device
+    assert str(device_of("cpu:0")) == "cpu"
