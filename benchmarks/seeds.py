@@ -66,6 +66,7 @@ def measured(model: Model, task: str, seed: int, given: argparse.Namespace) -> d
                 "interval": list(one.interval),
                 "frequency": one.frequency,
                 "group": one.group,
+                "whole": one.whole,
             }
             for name, one in circuit.evidence.items()
         },

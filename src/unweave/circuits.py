@@ -207,9 +207,11 @@ class Evidence:
             was not found on.
         interval: The 95% interval of the effect over prompts.
         frequency: The share of resampled prompts on which the node is worth its price.
-        group: "core" (faithfulness changes by more than .1 without it), "supporting" (by less) or
-            "interchangeable".
+        group: "core" (faithfulness changes by more than .1 without it, and so does that of the
+            whole model), "supporting" (by less) or "interchangeable".
         swaps: Nodes outside the circuit that can take its place at the same loss.
+        whole: How much the faithfulness of the whole model falls without it, where every other node
+            is there; measured where the circuit falls by more than .1.
     """
 
     effect: float
@@ -217,6 +219,7 @@ class Evidence:
     frequency: float | None = None
     group: str | None = None
     swaps: tuple[str, ...] = ()
+    whole: float | None = None
 
     @property
     def core(self) -> bool:
@@ -233,6 +236,7 @@ class Evidence:
             "frequency": self.frequency,
             "group": self.group,
             "swaps": list(self.swaps),
+            "whole": self.whole,
         }
 
     @staticmethod
@@ -247,6 +251,7 @@ class Evidence:
             record.get("frequency"),
             record.get("group"),
             tuple(record.get("swaps") or ()),
+            record.get("whole"),
         )
 
 

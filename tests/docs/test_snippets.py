@@ -68,7 +68,9 @@ def test_the_command_of_the_demo_runs_small(
 ):
     """What `make demo` runs last, as it says itself, where there is a screen."""
     monkeypatch.setenv("DISPLAY", ":0")
-    done = subprocess.run(["make", "-n", "demo"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "-n", "--no-print-directory", "demo"], capture_output=True, text=True, check=True
+    )
     program, *words = done.stdout.splitlines()[-1].split()
     assert program.endswith("bin/unweave")
     run_command(small_words(["unweave", *words]), clone, "make demo")

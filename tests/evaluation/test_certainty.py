@@ -107,3 +107,15 @@ def test_idle_nodes_replace_nothing_in_a_circuit_above_one() -> None:
     ]
     assert nearer, "the case is there"
     assert not any(one.swaps for one in found.values())
+
+
+def test_the_whole_model_misses_what_is_core(problem: Problem) -> None:
+    """By runs of the whole model without each node."""
+    known = find_task(TASK).known_circuit(TASK)
+    assert known is not None
+    found = certainty(problem, known.nodes, (), price=0.01)
+    for node in known.nodes:
+        without = tuple(one for one in problem.nodes if one != node)
+        missed = 1 - faithfulness(problem, without)
+        assert found[str(node)].whole == pytest.approx(missed, abs=1e-4)
+        assert found[str(node)].group == "core"

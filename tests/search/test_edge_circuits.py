@@ -33,7 +33,7 @@ from unweave.scores.score import scores
 from unweave.search import edge_eliminate
 from unweave.search.edge_descent import EdgeDescent, EdgeState
 from unweave.search.loss import Loss
-from unweave.search.prompts import SearchPrompts
+from unweave.search.prompts import Check, SearchPrompts
 from unweave.search.search import NoCheckpoint, Step, searches
 from unweave.search.settings import SEARCH
 from unweave.testing.problem import tiny_problem
@@ -301,7 +301,8 @@ class Checked:
 
     def __init__(self, monkeypatch, problem, **found):
         self.found = {int(size[1:]): estimate for size, estimate in found.items()}
-        monkeypatch.setattr(edge_eliminate, "_checked", self)
+        monkeypatch.setattr(edge_eliminate, "_elsewhere", self)
+        monkeypatch.setattr(SearchPrompts, "check", self.check)
         edges = [f"e{i}" for i in range(100)]
         steps = [
             Step(len(left), 0.0, 1.0, tuple(edges[len(left) : len(more)]), 64)
@@ -312,6 +313,10 @@ class Checked:
         options = {"tolerance": 0.05, "precision": 0.05}
         self.run = edge_eliminate._Run(prompts, options, self.state, NoCheckpoint())
 
+    def check(self, prompts, circuit, precision):
+        (found,) = self(self.run, [circuit])
+        return Check(found, 0.0)
+
     def __call__(self, run, circuits):
         found = map(self._of, circuits)
         return [Estimate(value, value - half, value + half, 64) for value, half in found]
@@ -319,11 +324,17 @@ class Checked:
     def _of(self, circuit):
         return self.found[len(circuit)]
 
+    def until_done(self):
+        for _ in range(SEARCH.check.times):
+            edge_eliminate._check(self.run, self.joined)
+            assert self.state.phase == "exchange"
+        edge_eliminate._check(self.run, self.joined)
+        assert self.state.phase == "done"
+
 
 def test_a_check_that_fails_within_its_error_is_no_failure(problem, monkeypatch):
-    told = Checked(monkeypatch, problem, f20=(0.92, 0.06))
-    edge_eliminate._check(told.run, told.joined)
-    assert told.state.phase == "done"
+    told = Checked(monkeypatch, problem, f20=(0.92, 0.06), f50=(1.0, 0.05), f100=(1.0, 0.05))
+    told.until_done()
     assert len(told.state.circuit) == 20
 
 
@@ -341,9 +352,5 @@ def test_all_edges_come_back_only_where_no_smaller_circuit_is_as_good(
     problem, monkeypatch, estimates, size
 ):
     told = Checked(monkeypatch, problem, **estimates)
-    for _ in range(SEARCH.descent.doublings):
-        edge_eliminate._check(told.run, told.joined)
-        assert told.state.phase == "exchange"
-    edge_eliminate._check(told.run, told.joined)
-    assert told.state.phase == "done"
+    told.until_done()
     assert len(told.state.circuit) == size

@@ -15,7 +15,9 @@ whether a node that changes nothing can be replaced would depend on the order in
 A node is *interchangeable* if another can take its place, *core* if none can and faithfulness
 changes by more than a tenth without it, at both ends of the interval, and *supporting* otherwise.
 Being worth its price is not enough: nodes that are worth just that are in one circuit and not in
-the next, as prompts change.
+the next, as prompts change. Nor is an effect in this circuit: it depends on which other nodes the
+circuit has. So the whole model has to miss a core node as much, where every node is there that
+could do its work.
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unweave.circuits import Evidence
-from unweave.estimates import estimate
+from unweave.estimates import Estimate, estimate
 from unweave.scores.problem import Problem
 from unweave.search.loss import Loss
 from unweave.sites import Site
@@ -53,15 +55,25 @@ def certainty(
     gains = loss.parts(flipped) - loss.parts(base)
     needed = _frequency(gains[:own], price)
     swaps = _swaps(problem, loss, circuit, outside, base, flipped)
+    found = [estimate(one) for one in effects]
+    likely = [i for i in range(own) if _large(found[i]) and not swaps[i]]
+    left = problem.flipped(problem.nodes, [circuit[i] for i in likely]) if likely else base[:0]
+    missed = map(estimate, reference.samples(reference.full) - reference.samples(left))
+    whole = dict(zip(likely, missed, strict=True))
     evidence = {}
     for i, node in enumerate(circuit):
-        found, often = estimate(effects[i]), float(needed[i])
-        group = "core" if max(found.low, -found.high) > CORE else "supporting"
+        group = "core" if i in whole and _large(whole[i]) else "supporting"
         if swaps[i]:
             group = "interchangeable"
-        interval = (found.low, found.high)
-        evidence[str(node)] = Evidence(found.value, interval, often, group, swaps[i])
+        interval, often = (found[i].low, found[i].high), float(needed[i])
+        value = whole[i].value if i in whole else None
+        evidence[str(node)] = Evidence(found[i].value, interval, often, group, swaps[i], value)
     return evidence
+
+
+def _large(effect: Estimate) -> bool:
+    """Whether an effect is one that a core node has, at both ends of its interval."""
+    return max(effect.low, -effect.high) > CORE
 
 
 def _frequency(gains: Float[Tensor, "node batch"], price: float) -> Float[Tensor, " node"]:

@@ -268,7 +268,7 @@ PATHS = fields(
 _NODE = fields(
     {
         **dict.fromkeys(("site", "group", "sentence", "at"), text),
-        **dict.fromkeys(("score", "effect", "frequency"), number),
+        **dict.fromkeys(("score", "effect", "frequency", "whole"), number),
         "interval": _PAIR,
         **dict.fromkeys(("swaps", "roles", "feeders"), _NAMES),
     },

@@ -161,7 +161,9 @@ def _nodes(run: ShownRun, found: NodeLayout) -> dict[str, Any]:
                 "spread": short(spread.get(site)),
                 "effect": short(falls.get(site)),
                 **_some(
-                    facts, "interval", "group", "frequency", "swaps", "roles", "sentence", "at"
+                    facts,
+                    *("interval", "group", "frequency", "swaps", "whole"),
+                    *("roles", "sentence", "at"),
                 ),
             }
         )

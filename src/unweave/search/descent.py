@@ -110,7 +110,7 @@ def measured_changes(
         changed: Of the circuit after each change.
     """
     off = (metric - loss.reference.full) / loss.scale
-    return _charged(off, (changed - metric).T / loss.scale, loss.mean)
+    return _charged(loss, off, (changed - metric).T / loss.scale)
 
 
 def forecast(
@@ -121,13 +121,13 @@ def forecast(
     own = set(circuit)
     signs = adds.new_tensor([-1.0 if node in own else 1.0 for node in nodes])
     off = (metric - loss.reference.full) / loss.scale
-    return _charged(off, adds.T * signs / loss.scale, loss.mean)
+    return _charged(loss, off, adds.T * signs / loss.scale)
 
 
 def _charged(
-    off: Float[Tensor, " batch"], moves: Float[Tensor, "batch change"], mean: float
+    loss: Loss, off: Float[Tensor, " batch"], moves: Float[Tensor, "batch change"]
 ) -> Forecast:
-    return Forecast(off, moves, SETTINGS.doubt * moves.abs().mean(0), mean)
+    return Forecast(off, moves, SETTINGS.doubt * moves.abs().mean(0), loss.mean, loss.shift)
 
 
 def estimated_effects(

@@ -30,7 +30,8 @@ class EdgeState:
         prompts: On how many prompts.
         metric: Of the circuit on each of these prompts; None before it is measured.
         share: One edge in this many leaves at once.
-        doubled: How often the weight of faithfulness was doubled, since a circuit lacked it.
+        checks: How often other prompts said that the circuit is not faithful there.
+        shift: What they said, as the loss takes it.
         untried: Edges that this pass over single edges has still to try.
         passes: Finished passes over single edges, or exchanges, on these prompts.
         changed: Whether an edge left in this pass.
@@ -43,7 +44,8 @@ class EdgeState:
     prompts: int = 0
     metric: list[float] | None = None
     share: int = 2
-    doubled: int = 0
+    checks: int = 0
+    shift: float = 0.0
     untried: list[str] = field(default_factory=list)
     passes: int = 0
     changed: bool = False
@@ -239,7 +241,8 @@ class EdgeDescent:
         # What these prompts say of single examples; how far off the mean is, all prompts say.
         off = off[some] + (off.mean() - off[some].mean())
         size = found.abs().mean((0, 1))
-        return Forecast(off, effects * signs.to(effects), size, self.loss.mean)
+        moves = effects * signs.to(effects)
+        return Forecast(off, moves, size, self.loss.mean, self.loss.shift)
 
     def _leave(self, gone: Sequence[str], metric: Float[Tensor, " batch"]) -> None:
         state = self.state

@@ -4,12 +4,11 @@
 that do least. 2. Blocks of the others leave whose loss is foreseen to be small, from what each edge
 does to first order on some examples; one run decides on a block. 3. Single edges leave, each tried
 by a run, those with the smallest foreseen loss first. 4. The circuit is checked on prompts that the
-search did not use: if it is not faithful there, or the figure is not precise, the search takes more
-prompts, and on the most prompts, where it is clearly not faithful, gives faithfulness more weight;
-edges come back and leave where that pays there, and single edges leave again. 5. If the check does
-not hold then either, the smallest circuit of the way down is taken that is faithful on the check
-prompts as far as they can tell. 6. The other edges follow in the reverse of the order in which they
-left, so that larger circuits stay near the model too.
+search does not use: if it is not faithful there, the search takes more prompts, and into account by
+how much its own flatter the circuit; edges come back and leave where that pays, and single edges
+leave again. 5. If the check does not hold in the end either, the smallest circuit of the way down
+is taken that is faithful on the check prompts as far as they can tell. 6. The other edges follow in
+the reverse of the order in which they left, so that larger circuits stay near the model too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from unweave.progress import progress
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.edge_descent import SETTINGS, EdgeDescent, EdgeState
 from unweave.search.loss import Loss
-from unweave.search.prompts import SearchPrompts, needed
+from unweave.search.prompts import SearchPrompts
 from unweave.search.search import Finding, Names, SavedState, measured_round, step_from_dict
 from unweave.search.settings import SEARCH
 
@@ -47,7 +46,8 @@ class _Run:
 
     def descent(self) -> EdgeDescent:
         price = self.options["edge_price"]
-        loss = Loss.of(self.problem, SEARCH.descent.mean * 2**self.state.doubled)
+        state = self.state
+        loss = Loss.of(self.problem, SEARCH.descent.mean * 2**state.checks, state.shift)
         return EdgeDescent(self.problem, loss, price, self.state, self.save)
 
 
@@ -101,36 +101,27 @@ def _phase(run: _Run, joined: Sequence[str]) -> None:
         last = [edge for edge in reversed(state.gone) if edge in inside]
         run.descent().exchange(last[: SETTINGS.returning])
         state.begin("singles")
-    elif run.prompts.problem.draw is None:
-        state.begin("done")
     else:
         _check(run, joined)
 
 
 def _check(run: _Run, joined: Sequence[str]) -> None:
-    """On as many prompts that the search does not use: goes on where the circuit is not faithful
-    there, or the figure is not precise; on the most prompts where it is clearly not faithful."""
+    """Looks at the circuit on prompts that the search does not use, and goes on with what they say
+    where it is not faithful there."""
     state, tolerance, precision = run.state, run.options["tolerance"], run.options["precision"]
-    found = _checked(run, [state.circuit])[0]
+    found, shift = run.prompts.check(state.prompts, state.circuit, precision)
     off = abs(1 - found.value)
-    if state.prompts < run.prompts.most:
-        if off <= tolerance and found.half <= precision:
-            return state.begin("done")
-        wider = needed(state.prompts, found.half, precision)
-        state.prompts, state.metric = min(run.prompts.most, wider), None
-    elif off - found.half <= tolerance:
+    if off <= tolerance / 2:
         return state.begin("done")
-    elif state.doubled == SEARCH.descent.doublings:
-        state.circuit = _faithful(run, joined)
+    if state.checks == SEARCH.check.times:
+        if off > tolerance:
+            state.circuit = _faithful(run, joined)
         return state.begin("done")
-    else:
-        state.doubled += 1
+    wider = run.prompts.wider(state.prompts, found.half, precision)
+    if wider != state.prompts:
+        state.prompts, state.metric = wider, None
+    state.checks, state.shift = state.checks + 1, shift
     return state.begin("exchange")
-
-
-def _checked(run: _Run, circuits: Sequence[Sequence[str]]) -> list[Estimate]:
-    check = run.prompts.check(run.state.prompts)
-    return [check.reference.estimate(metric) for metric in check.metric(circuits)]
 
 
 def _faithful(run: _Run, joined: Sequence[str]) -> list[str]:
@@ -143,11 +134,17 @@ def _faithful(run: _Run, joined: Sequence[str]) -> list[str]:
         path.append(circuit)
     few = sorted({round(i * (len(path) - 1) / SETTINGS.path) for i in range(SETTINGS.path + 1)})
     tried = [run.state.circuit, *(path[i] for i in few)]
-    # One at a time: all of them together would run at the cost of the largest.
-    found = [_checked(run, [one])[0] for one in tried]
+    found = _elsewhere(run, tried)
     least = [abs(1 - one.value) - one.half for one in found]
     allowed = max(run.options["tolerance"], min(abs(1 - one.value) for one in found))
     return min((one for one, low in zip(tried, least, strict=True) if low <= allowed), key=len)
+
+
+def _elsewhere(run: _Run, circuits: Sequence[Sequence[str]]) -> list[Estimate]:
+    """Faithfulness on the prompts of the last check."""
+    others = run.prompts.others(run.state.prompts, run.state.circuit, run.options["precision"])
+    # One at a time: all of them together would run at the cost of the largest.
+    return [others.reference.estimate(others.metric([one])[0]) for one in circuits]
 
 
 def _ranking(problem: EdgeProblem, state: EdgeState) -> list[str]:

@@ -1,14 +1,14 @@
 """Eliminate: from a pool of high scores down to the smallest circuit that is worth its price.
 
-1. The best third of the nodes by score join. 2. Blocks of them leave, as long as they cost no more
-than their price. 3. Then one or two nodes leave at a time, always what is missed least; every
-circuit on the way is kept, so that sizes can be weighed against losses. 4. The circuit with the
-smallest `loss + price·size` is polished: single nodes leave or join, or take another's place.
-5. It is checked on prompts that the search did not use: if it is not faithful there, or the figure
-is not precise, the search takes more prompts and polishes on; where that does not help, with more
-weight on faithfulness. 6. If it is not faithful where it was found either, the next best nodes join
-and it goes on. 7. All nodes are ordered by a way down from the whole model through the circuit, so
-that faithfulness stays near 1 at every size (`order=measured`).
+1. The best third of the nodes by score join, and more where these alone are far from the model. 2.
+Blocks of them leave, as long as they cost no more than their price. 3. Then one or two nodes leave
+at a time, always what is missed least; every circuit on the way is kept, so that sizes can be
+weighed against losses. 4. The circuit with the smallest `loss + price·size` is polished: single
+nodes leave or join, or take another's place. 5. It is checked on prompts that the search does not
+use: if it is not faithful there, the search takes more prompts, and polishes on with what they say
+about its own, and with more weight on faithfulness. 6. If it is not faithful where it was found
+either, the next best nodes join and it goes on. 7. All nodes are ordered by a way down from the
+whole model through the circuit, so that faithfulness stays near 1 at every size (`order=measured`).
 
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from unweave.circuits import Scores
-from unweave.estimates import Estimate
 from unweave.options import Option, Options
 from unweave.progress import progress
 from unweave.scores.problem import Problem
@@ -26,7 +25,7 @@ from unweave.search.edge_eliminate import find_edges
 from unweave.search.loss import Loss
 from unweave.search.order import measured_order
 from unweave.search.polish import polish
-from unweave.search.prompts import SearchPrompts, needed
+from unweave.search.prompts import SearchPrompts
 from unweave.search.search import (
     EDGE_PRICE,
     MAX_SIZE,
@@ -43,6 +42,7 @@ from unweave.search.search import (
     read_state,
     searches,
 )
+from unweave.search.settings import SEARCH
 from unweave.sites import Site, parse
 
 
@@ -53,12 +53,14 @@ class _State(RoundsState):
     Args:
         prompts: How many prompts the circuit was polished on so far; 0 before that.
         circuit: The polished circuit.
-        doubled: How often the weight of faithfulness was doubled, since a circuit lacked it.
+        checks: How often other prompts said that it is not faithful there.
+        shift: What they said, as the loss takes it.
     """
 
     prompts: int = 0
     circuit: list[str] = field(default_factory=list)
-    doubled: int = 0
+    checks: int = 0
+    shift: float = 0.0
     ranking: list[str] = field(default_factory=list)
 
 
@@ -88,10 +90,10 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
     run = _Run(prompts, scores, options, state, checkpoint)
     ranking = ranked_sites(problem, scores)
     pool = max(SETTINGS.smallest_pool, round(options["pool"] * len(ranking)))
-    while not _finished(state, options, len(ranking), pool):
-        fresh = ranking[len(state.rounds) * pool :][:pool]
-        state.rounds.append(_round(run, fresh))
-        state.steps, state.prompts, state.circuit, state.doubled = [], 0, [], 0
+    while not _finished(state, options, len(ranking)):
+        state.rounds.append(_round(run, _fresh(run, ranking, pool)))
+        state.steps, state.prompts, state.circuit = [], 0, []
+        state.checks, state.shift = 0, 0.0
         run.save()
     best = min(state.rounds, key=lambda one: one.loss)
     if not state.ranking:
@@ -101,14 +103,28 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
     return Finding(circuit, tuple(state.ranking), tuple(state.rounds))
 
 
-def _finished(state: _State, options: Options, count: int, pool: int) -> bool:
+def _finished(state: _State, options: Options, count: int) -> bool:
     if not state.rounds:
         return False
     last, before = state.rounds[-1], state.rounds[:-1]
     worse = bool(before) and last.loss >= min(one.loss for one in before)
     faithful = abs(1 - last.faithfulness) < options["tolerance"]
-    everything = len(state.rounds) * pool >= count
+    everything = sum(len(one.selected) for one in state.rounds) >= count
     return worse or faithful or everything or len(state.rounds) >= options["rounds"]
+
+
+def _fresh(run: _Run, ranking: Sequence[Site], pool: int) -> list[Site]:
+    """The next nodes by score: a pool of them, or twice as many and so on, until they are not far
+    from the model with the circuit so far."""
+    rounds, problem = run.state.rounds, run.prompts.on(run.start)
+    before = tuple(map(parse, rounds[-1].circuit)) if rounds else ()
+    left = ranking[sum(len(one.selected) for one in rounds) :]
+    while pool < len(left):
+        joined = tuple(dict.fromkeys((*before, *left[:pool])))
+        if abs(1 - float(problem.faithfulness([joined])[0])) <= SETTINGS.begin:
+            break
+        pool *= 2
+    return list(left[:pool])
 
 
 def _round(run: _Run, fresh: Sequence[Site]) -> Round:
@@ -152,30 +168,33 @@ def _descend(run: _Run, joined: tuple[Site, ...]) -> None:
 
 
 def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
-    """Polishes the circuit, on more and more prompts until the check holds.
+    """Polishes the circuit until it is faithful on prompts that the search does not use.
 
     On the way down single examples tell circuits apart; what is left is to be right on average, so
-    faithfulness has more weight. Where the circuit is clearly not faithful on the most prompts
-    either, its weight is doubled, a few times at most.
+    faithfulness has more weight. Where the circuit is not faithful on other prompts, the next
+    polish gives it twice that, takes more prompts if there are more, and into account how much
+    further above the model, or below, the circuit is on the others.
     """
     state, options = run.state, run.options
-    order, wider = nested(joined, state.steps), _first(run)
+    order, prompts = nested(joined, state.steps), state.prompts or _first(run)
     while True:
-        found = _checked(run, state)
-        if found is not None:
-            off = abs(1 - found.value)
-            if state.prompts >= run.prompts.most:
-                if off - found.half <= options["tolerance"] or state.doubled == SETTINGS.doublings:
-                    break
-                state.doubled += 1
-            elif off <= options["tolerance"] and found.half <= options["precision"]:
+        if state.prompts:
+            if state.checks == SEARCH.check.times:
                 break
-            wider = min(run.prompts.most, needed(state.prompts, found.half, options["precision"]))
-        problem, circuit = run.prompts.on(wider), tuple(map(parse, state.circuit))
-        loss = Loss.of(problem, SETTINGS.mean * 2**state.doubled)
-        kept = polish(problem, loss, circuit, order, options["price"], limit)
-        state.prompts, state.circuit = wider, list(map(str, kept))
+            found, shift = run.prompts.check(state.prompts, _circuit(state), options["precision"])
+            if abs(1 - found.value) <= options["tolerance"] / 2:
+                break
+            state.checks, state.shift = state.checks + 1, shift
+            prompts = run.prompts.wider(state.prompts, found.half, options["precision"])
+        problem = run.prompts.on(prompts)
+        loss = Loss.of(problem, SETTINGS.mean * 2**state.checks, state.shift)
+        kept = polish(problem, loss, _circuit(state), order, options["price"], limit)
+        state.prompts, state.circuit = prompts, list(map(str, kept))
         run.save()
+    return _circuit(state)
+
+
+def _circuit(state: _State) -> tuple[Site, ...]:
     return tuple(map(parse, state.circuit))
 
 
@@ -183,22 +202,8 @@ def _first(run: _Run) -> int:
     """Prompts of the first polish: the search's own, or as many as their error asks for."""
     own, precision = run.prompts.own, run.options["precision"]
     problem = run.prompts.on(own)
-    metric = problem.metric([tuple(map(parse, run.state.circuit))])[0]
-    half = problem.reference.estimate(metric).half
-    return own if half <= precision else min(run.prompts.most, needed(own, half, precision))
-
-
-def _checked(run: _Run, state: _State) -> Estimate | None:
-    """Faithfulness of the polished circuit on as many check prompts; without any to draw, on the
-    search's own. None before there is one to check."""
-    if not state.prompts:
-        return None
-    check = (
-        run.prompts.check(state.prompts)
-        if run.prompts.problem.draw
-        else run.prompts.on(state.prompts)
-    )
-    return check.reference.estimate(check.metric([tuple(map(parse, state.circuit))])[0])
+    half = problem.reference.estimate(problem.metric([_circuit(run.state)])[0]).half
+    return own if half <= precision else run.prompts.wider(own, half, precision)
 
 
 def nested(circuit: Sequence[Site], steps: Sequence[Step]) -> list[Site]:
@@ -231,7 +236,9 @@ searches.register("eliminate")(
         {
             "start": Option(64, "prompts on which the way down is searched", low=1),
             "most_prompts": Option(
-                256, "prompts that the search may take while its check does not hold", low=1
+                128,
+                "prompts that the search may take; fewer than --prompts: no more, and no check",
+                low=1,
             ),
             "pool": Option(0.33, "share of the nodes that joins in a round", low=0.0, high=1.0),
             "price": PRICE,
@@ -239,7 +246,7 @@ searches.register("eliminate")(
             "edge_price": EDGE_PRICE,
             "tolerance": TOLERANCE,
             "precision": Option(
-                0.05, "half of the 95% interval on check prompts that is precise enough", low=0.0
+                0.03, "half of the 95% interval on check prompts that is precise enough", low=0.0
             ),
             "rounds": Option(3, "rounds at most", low=1),
             "order": Option(

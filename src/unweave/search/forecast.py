@@ -18,8 +18,8 @@ from unweave.search.settings import SEARCH
 class Forecast:
     """Changes of a circuit, each a node or an edge that leaves or comes back.
 
-    With o_b = (m_b(C) − m_b(M)) / |m(M) − m(∅)| the loss is v·|mean o| + w·mean|o|, and a change
-    moves o_b by what its node does to first order.
+    With o_b = (m_b(C) − m_b(M)) / |m(M) − m(∅)| and the shift s the loss is v·|mean o + s| +
+    w·mean|o|, and a change moves o_b by what its node does to first order.
 
     Args:
         off: o_b of the circuit.
@@ -27,12 +27,14 @@ class Forecast:
         size: What is charged for each change: what to first order looks like a gain is often an
             error, and the larger a change is, the larger its error.
         mean: v, the weight of the mean.
+        shift: s, how much larger the mean is on other prompts.
     """
 
     off: Float[Tensor, " batch"]
     moves: Float[Tensor, "batch change"]
     size: Float[Tensor, " change"]
     mean: float = 1.0
+    shift: float = 0.0
 
     def moved(self, miss: float) -> "Forecast":
         """The same with a mean that a run found to be off by more than was foreseen."""
@@ -59,7 +61,7 @@ class Forecast:
         means = self.moves.mean(0)
         order = self.size.argsort(stable=True)
         sides = [order[(means[order] < 0) == below].tolist()[::-1] for below in (False, True)]
-        off, values, found = float(self.off.mean()), means.tolist(), list[int]()
+        off, values, found = float(self.off.mean()) + self.shift, means.tolist(), list[int]()
         while len(found) < min(count, len(values)):
             wanted = off > 0  # with a mean that is too large, one that lowers it
             found.append((sides[wanted] or sides[not wanted]).pop())
@@ -114,7 +116,8 @@ class Forecast:
         return order
 
     def _loss(self, off: Float[Tensor, "batch change"]) -> Float[Tensor, " change"]:
-        return self.mean * off.mean(0).abs() + SEARCH.loss.examples * off.abs().mean(0)
+        mean = (off.mean(0) + self.shift).abs()
+        return self.mean * mean + SEARCH.loss.examples * off.abs().mean(0)
 
 
 def _smallest(values: Float[Tensor, " change"], left: Bool[Tensor, " change"]) -> int:

@@ -1,6 +1,6 @@
 """How far a circuit is from the model: what searches minimise."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxtyping import Float
 from torch import Tensor
@@ -16,15 +16,17 @@ class Loss:
     Args:
         scale: |m(M) − m(∅)|, of all examples also where only some are looked at.
         mean: v, the weight of faithfulness beside that of single examples.
+        shift: How much further above the model circuits are on other prompts, whose f it is.
     """
 
     reference: Reference
     scale: float
     mean: float = 1.0
+    shift: float = 0.0
 
     @staticmethod
-    def of(problem: Runs, mean: float = 1.0) -> "Loss":
-        return Loss(problem.reference, abs(float(problem.reference.scale)), mean)
+    def of(problem: Runs, mean: float = 1.0, shift: float = 0.0) -> "Loss":
+        return Loss(problem.reference, abs(float(problem.reference.scale)), mean, shift)
 
     def __call__(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
         return self.parts(metric).mean(1)
@@ -33,8 +35,13 @@ class Loss:
         """Each example's part of the loss: their mean is the loss, and differences between two
         circuits are compared example by example."""
         off = (metric - self.reference.full) / self.scale
-        mean = self.mean * off.mean(1, keepdim=True).sign()
-        return mean * off + SEARCH.loss.examples * off.abs()
+        shifted = off + self.shift
+        mean = self.mean * shifted.mean(1, keepdim=True).sign()
+        return mean * shifted + SEARCH.loss.examples * off.abs()
+
+    def above(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
+        """How far circuits are above the model, as parts of what ablating everything changes."""
+        return (metric - self.reference.full).mean(1) / self.scale
 
     def faithfulness(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
         """`(m(C) − m(∅)) / (m(M) − m(∅))`"""
@@ -42,4 +49,4 @@ class Loss:
 
     def select(self, examples: slice) -> "Loss":
         """The same on a part of the examples, with the scale of all."""
-        return Loss(self.reference.select(examples), self.scale, self.mean)
+        return replace(self, reference=self.reference.select(examples))

@@ -23,8 +23,7 @@ def measured_order(problem: Problem, circuit: Sequence[Site], rest: Sequence[Sit
     loss, left, gone = Loss.of(problem, SEARCH.descent.mean), [*circuit, *rest], list[Site]()
     with progress("Ordering the nodes", len(left)) as advance:
         while left:
-            leaving = left[len(circuit) :] or left
-            some = _missed_least(problem, loss, left, leaving)
+            some = _missed_least(problem, loss, left, left[len(circuit) :])
             gone += some
             left = [node for node in left if node not in set(some)]
             advance(len(some))
@@ -32,17 +31,18 @@ def measured_order(problem: Problem, circuit: Sequence[Site], rest: Sequence[Sit
 
 
 def _missed_least(
-    problem: Problem, loss: Loss, left: Sequence[Site], leaving: Sequence[Site]
+    problem: Problem, loss: Loss, left: Sequence[Site], outside: Sequence[Site]
 ) -> list[Site]:
-    """Of some nodes those that leave next, the more at once the more there are.
+    """What leaves next: of the nodes outside the circuit the more at once the more there are, of
+    its own one at a time.
 
     Each circuit that lacks one is run once few nodes are left at all: there to first order is far
     off, and runs of small circuits cost less than a gradient.
     """
+    leaving = outside or left
     if len(left) > SEARCH.descent.tried:
         foreseen = forecast(problem, loss, left, leaving)
-        some = foreseen.together(max(1, len(leaving) // SETTINGS.share))
-        return [leaving[i] for i in some]
+        return [leaving[i] for i in foreseen.together(max(1, len(outside) // SETTINGS.share))]
     missed = loss(problem.flipped(left, leaving))
     # Of equals the last one, which was missed least before.
     return [leaving[int((missed <= missed.min() + SEARCH.loss.rounding).nonzero().max())]]

@@ -1,15 +1,31 @@
 """The prompts of a search: fewer than its own, more of them, and others to check itself on."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from unweave.estimates import Estimate
 from unweave.scores.edge_problem import EdgeProblem
-from unweave.scores.problem import Problem
+from unweave.scores.problem import Problem, Runs
+from unweave.search.loss import Loss
 from unweave.search.settings import SEARCH
 
+SETTINGS = SEARCH.check
 P = TypeVar("P", Problem, EdgeProblem)
+
+
+class Check(NamedTuple):
+    """A circuit on prompts that the search does not use.
+
+    Args:
+        faithfulness: There.
+        shift: How much further above the model it is there than on the search's own prompts, as the
+            loss takes it.
+    """
+
+    faithfulness: Estimate
+    shift: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +34,7 @@ class SearchPrompts(Generic[P]):
 
     Args:
         problem: On the prompts that the search was given.
-        limit: The most prompts that the search may draw.
+        limit: The most prompts that the search may take; fewer than its own: those, and no check.
     """
 
     problem: P
@@ -31,9 +47,14 @@ class SearchPrompts(Generic[P]):
         return len(self.problem.batch)
 
     @property
+    def more(self) -> bool:
+        """Whether the search may draw others, to go on with and to check itself on."""
+        return self.problem.draw is not None and self.limit >= self.own
+
+    @property
     def most(self) -> int:
         """The most prompts that the search may take."""
-        return max(self.own, self.limit) if self.problem.draw else self.own
+        return self.limit if self.more else self.own
 
     def on(self, prompts: int) -> P:
         """The problem on this many prompts, or on all that there are."""
@@ -43,9 +64,32 @@ class SearchPrompts(Generic[P]):
             return self.problem
         return self._draw("discover", prompts)
 
-    def check(self, prompts: int) -> P:
-        """As many prompts that the search does not use."""
-        return self._draw("check", prompts)
+    def wider(self, prompts: int, half: float, precision: float) -> int:
+        """How many prompts make an interval as narrow as it should be, twice as many at least:
+        steps between would be polished on and left again."""
+        return min(self.most, max(2 * prompts, _needed(prompts, half, precision)))
+
+    def others(self, prompts: int, circuit: Sequence[Any], precision: float) -> P:
+        """Prompts that the search does not use: so many that a circuit's interval, known from this
+        many of the search's own, is narrow enough. Its own where it may draw none."""
+        if not self.more:
+            return self.on(prompts)
+        own: Runs[Any] = self.on(prompts)
+        half = own.reference.estimate(own.metric([circuit])[0]).half
+        return self._draw("check", min(SETTINGS.most, _needed(prompts, half, precision)))
+
+    def check(self, prompts: int, circuit: Sequence[Any], precision: float) -> Check:
+        """A circuit that was found on so many prompts, on others.
+
+        Among many circuits a search takes one that its own prompts flatter. One circuit on many
+        others costs little, and says by how much.
+        """
+        found = []
+        for part in (self.on(prompts), self.others(prompts, circuit, precision)):
+            metric = part.metric([circuit])
+            above = float(Loss.of(part).above(metric))
+            found.append((part.reference.estimate(metric[0]), above))
+        return Check(found[1][0], found[1][1] - found[0][1])
 
     def _draw(self, part: str, prompts: int) -> P:
         draw = self.problem.draw
@@ -58,9 +102,8 @@ class SearchPrompts(Generic[P]):
         return self.drawn[part, prompts]
 
 
-def needed(prompts: int, half: float, precision: float) -> int:
-    """How many prompts make an interval as narrow as it should be, twice as many at least: steps
-    between would be polished on and left again."""
+def _needed(prompts: int, half: float, precision: float) -> int:
+    """How many prompts make an interval as narrow as it should be."""
     enough = prompts * (half / precision) ** 2 if precision else math.inf
     step = SEARCH.descent.proposing
-    return max(2 * prompts, math.ceil(min(enough, 2**20) / step) * step)
+    return math.ceil(max(prompts, min(enough, 2**20)) / step) * step

@@ -54,7 +54,8 @@ class DescentSettings:
         blocks: One node in this many leaves at once, the larger block first.
         finalists: How many sets of changes are run on a race's first prompts.
         mean: Weight of faithfulness in the loss of a polish, beside that of single examples.
-        doublings: How often it may be doubled where a circuit is not faithful.
+        begin: A way down begins where |1 − f| is at most this, with more nodes than a pool where
+            that takes more: it cannot find what is not there.
         smallest_pool: Models with fewer nodes are searched whole.
         proposing: On how many prompts a prediction is made: of what may leave or join, which is
             then run, and of the order of nodes. A search that takes more prompts takes a multiple.
@@ -68,9 +69,22 @@ class DescentSettings:
     blocks: tuple[int, ...] = (5, 10, 20)
     finalists: int = 6
     mean: float = 2.0
-    doublings: int = 2
+    begin: float = 0.25
     smallest_pool: int = 12
     proposing: int = 32
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """How a circuit that was found is looked at on prompts that the search does not use.
+
+    Args:
+        most: So many prompts at most.
+        times: How often the search goes on from a circuit that is not faithful there.
+    """
+
+    most: int = 1024
+    times: int = 3
 
 
 @dataclass(frozen=True)
@@ -95,10 +109,11 @@ class OrderSettings:
     """The order of nodes, with `order=measured`.
 
     Args:
-        share: One node in this many leaves at once.
+        share: One node in this many leaves at once of those outside the circuit; the circuit's own
+            leave one at a time.
     """
 
-    share: int = 4
+    share: int = 8
 
 
 @dataclass(frozen=True)
@@ -148,6 +163,7 @@ class SearchSettings:
     loss: LossSettings = field(default_factory=LossSettings)
     top: TopSettings = field(default_factory=TopSettings)
     descent: DescentSettings = field(default_factory=DescentSettings)
+    check: CheckSettings = field(default_factory=CheckSettings)
     race: RaceSettings = field(default_factory=RaceSettings)
     order: OrderSettings = field(default_factory=OrderSettings)
     edges: EdgeSettings = field(default_factory=EdgeSettings)

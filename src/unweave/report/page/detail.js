@@ -28,6 +28,7 @@ function detail(host, run, net, node, view, on) {
     ["order", `${node.i + 1} of ${net.nodes.length}`],
     ["in the circuit", node.inside ? "yes" : "no"],
     isNumber(node.effect) ? ["effect", `${signed(node.effect)}${interval(node.interval)} of faithfulness, on ${prompts(run.nodes.prompts_of_effects, "held-out")}`] : null,
+    isNumber(node.whole) ? ["effect in the whole model", `${signed(node.whole)} of faithfulness`] : null,
     ["score", signed(node.score) + spread],
     node.group ? ["group", show(node.group, 40)] : null,
     isNumber(node.frequency) ? ["in resampled circuits", percent(node.frequency)] : null,

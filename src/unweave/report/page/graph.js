@@ -8,7 +8,7 @@ function network(run) {
   const nodes = run.nodes.site.map((site, i) => ({
     i, site, kind: of("kind", i), row: of("row", i), unit: of("unit", i), position: of("position", i),
     score: of("score", i), spread: of("spread", i), effect: of("effect", i), interval: of("interval", i),
-    group: of("group", i), frequency: of("frequency", i), swaps: asList(of("swaps", i)), roles: asList(of("roles", i)).map(String),
+    group: of("group", i), frequency: of("frequency", i), swaps: asList(of("swaps", i)), whole: of("whole", i), roles: asList(of("roles", i)).map(String),
     sentence: of("sentence", i), matters: of("at", i), inside: i < run.size,
   }));
   const pairs = {};

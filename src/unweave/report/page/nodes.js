@@ -13,7 +13,7 @@ function nodeColumns(run, net) {
     {key: "score", label: "score", of: (n) => n.score, text: (n) => signed(n.score) + (isNumber(n.spread) ? ` ± ${num(n.spread, 2)}` : ""),
       told: `what ${run.method} scored, in units of the metric${run.metric ? ` (${asMap(run.metric).name})` : ""}: the mean over discovery prompts${has("spread") ? " ± standard deviation over them" : ""}; negative: by this score the node lowers the metric`},
     {key: "group", label: "group", of: (n) => n.group, text: (n) => n.group || "–", lacks: !has("group"),
-      told: "core: without it faithfulness changes by more than .1; supporting: by less; interchangeable: another node can take its place"},
+      told: "core: without it faithfulness changes by more than .1, also in the whole model; supporting: by less; interchangeable: another node can take its place"},
     {key: "frequency", label: "frequency", of: (n) => n.frequency, text: (n) => percent(n.frequency), lacks: !has("frequency"),
       told: "how often the node is in the circuit when prompts are resampled"},
     {key: "roles", label: "role", of: (n) => n.roles.join(", "), text: (n) => n.roles.join(", ") || "–", lacks: !has("roles"),
