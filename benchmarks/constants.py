@@ -67,13 +67,16 @@ class Study(NamedTuple):
 
 STUDIES = {
     "eliminate": Study(
-        "eap+eliminate", "node", ("loss", "descent", "race", "order"), without=("edge_price",)
+        "eap+eliminate",
+        "node",
+        ("loss", "check", "descent", "race"),
+        without=("edge_price",),
     ),
     "eliminate on edges": Study(
         "cdt",
         "edge",
         ("edges", "loss"),
-        ("descent.mean", "descent.proposing", "descent.doublings"),
+        ("descent.mean", "descent.proposing", "check.most", "check.times"),
         ("pool", "price", "rounds", "order", "max_size"),
     ),
     "top": Study("eap", "node", more=("top.sizes", "loss.examples"), without=("tolerance",)),

@@ -187,7 +187,7 @@ def test_the_order_is_a_way_down_from_the_whole_model() -> None:
     slopes = torch.stack([torch.autograd.grad(one, gates, retain_graph=True)[0] for one in metric])
     lacks, now, gone = -slopes.T[3:], metric.detach(), list[Site]()
     doubt = SETTINGS.doubt * lacks.abs().mean(1) / loss.scale
-    for node in order[::-1][: len(rest) // SEARCH.order.share]:
+    for node in order[::-1][: len(rest) // SEARCH.descent.ordered]:
         costs = (loss(now + lacks) + doubt).tolist()
         left = [cost for cost, one in zip(costs, rest, strict=True) if one not in gone]
         assert costs[rest.index(node)] == pytest.approx(min(left))
@@ -218,7 +218,7 @@ def test_many_nodes_of_a_circuit_leave_as_foreseen_before_the_last_few_are_run(
     assert sorted(map(str, order)) == sorted(map(str, circuit))
     some = many.select(slice(0, SETTINGS.proposing))
     foreseen = forecast(some, Loss.of(some, SETTINGS.mean), circuit, circuit)
-    first = [circuit[i] for i in foreseen.together(len(circuit) // SEARCH.order.share)]
+    first = [circuit[i] for i in foreseen.together(len(circuit) // SEARCH.descent.ordered)]
     assert order[::-1][: len(first)] == first
 
 

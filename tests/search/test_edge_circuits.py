@@ -33,7 +33,7 @@ from unweave.scores.score import scores
 from unweave.search import edge_eliminate
 from unweave.search.edge_descent import EdgeDescent, EdgeState
 from unweave.search.loss import Loss
-from unweave.search.prompts import Check, SearchPrompts
+from unweave.search.prompts import Checked, SearchPrompts
 from unweave.search.search import NoCheckpoint, Step, searches
 from unweave.search.settings import SEARCH
 from unweave.testing.problem import tiny_problem
@@ -296,7 +296,7 @@ def test_an_edge_that_was_exchanged_is_not_lost(problem):
     assert sorted((*state.circuit, *state.gone)) == sorted(problem.nodes)
 
 
-class Checked:
+class ToldEdges:
     """Estimates of faithfulness on check prompts, by size of circuit."""
 
     def __init__(self, monkeypatch, problem, **found):
@@ -315,7 +315,7 @@ class Checked:
 
     def check(self, prompts, circuit, precision):
         (found,) = self(self.run, [circuit])
-        return Check(found, 0.0)
+        return Checked(found, 0.0)
 
     def __call__(self, run, circuits):
         found = map(self._of, circuits)
@@ -333,7 +333,7 @@ class Checked:
 
 
 def test_a_check_that_fails_within_its_error_is_no_failure(problem, monkeypatch):
-    told = Checked(monkeypatch, problem, f20=(0.92, 0.06), f50=(1.0, 0.05), f100=(1.0, 0.05))
+    told = ToldEdges(monkeypatch, problem, f20=(0.92, 0.06), f50=(1.0, 0.05), f100=(1.0, 0.05))
     told.until_done()
     assert len(told.state.circuit) == 20
 
@@ -351,6 +351,6 @@ def test_a_check_that_fails_within_its_error_is_no_failure(problem, monkeypatch)
 def test_all_edges_come_back_only_where_no_smaller_circuit_is_as_good(
     problem, monkeypatch, estimates, size
 ):
-    told = Checked(monkeypatch, problem, **estimates)
+    told = ToldEdges(monkeypatch, problem, **estimates)
     told.until_done()
     assert len(told.state.circuit) == size

@@ -14,13 +14,13 @@ from unweave.search.loss import Loss
 from unweave.search.settings import SEARCH
 from unweave.sites import Site
 
-SETTINGS = SEARCH.order
+SETTINGS = SEARCH.descent
 
 
 def measured_order(problem: Problem, circuit: Sequence[Site], rest: Sequence[Site]) -> list[Site]:
     """The nodes of a circuit, then the others; of both, the last one to leave first."""
-    problem = problem.select(slice(0, SEARCH.descent.proposing))
-    loss, left, gone = Loss.of(problem, SEARCH.descent.mean), [*circuit, *rest], list[Site]()
+    problem = problem.select(slice(0, SETTINGS.proposing))
+    loss, left, gone = Loss.of(problem, SETTINGS.mean), [*circuit, *rest], list[Site]()
     with progress("Ordering the nodes", len(left)) as advance:
         while left:
             some = _missed_least(problem, loss, left, left[len(circuit) :])
@@ -40,9 +40,9 @@ def _missed_least(
     off, and runs of small circuits cost less than a gradient.
     """
     leaving = outside or left
-    if len(left) > SEARCH.descent.tried:
+    if len(left) > SETTINGS.tried:
         foreseen = forecast(problem, loss, left, leaving)
-        return [leaving[i] for i in foreseen.together(max(1, len(outside) // SETTINGS.share))]
+        return [leaving[i] for i in foreseen.together(max(1, len(outside) // SETTINGS.ordered))]
     missed = loss(problem.flipped(left, leaving))
     # Of equals the last one, which was missed least before.
     return [leaving[int((missed <= missed.min() + SEARCH.loss.rounding).nonzero().max())]]

@@ -15,7 +15,7 @@ SETTINGS = SEARCH.check
 P = TypeVar("P", Problem, EdgeProblem)
 
 
-class Check(NamedTuple):
+class Checked(NamedTuple):
     """A circuit on prompts that the search does not use.
 
     Args:
@@ -70,16 +70,16 @@ class SearchPrompts(Generic[P]):
         return min(self.most, max(2 * prompts, _needed(prompts, half, precision)))
 
     def others(self, prompts: int, circuit: Sequence[Any], precision: float) -> P:
-        """Prompts that the search does not use: so many that a circuit's interval, known from this
-        many of the search's own, is narrow enough. Its own where it may draw none."""
+        """Prompts that the search does not use, enough for an interval as narrow as `precision`, by
+        a circuit's interval on this many of its own. Those where it may draw none."""
         if not self.more:
             return self.on(prompts)
         own: Runs[Any] = self.on(prompts)
         half = own.reference.estimate(own.metric([circuit])[0]).half
         return self._draw("check", min(SETTINGS.most, _needed(prompts, half, precision)))
 
-    def check(self, prompts: int, circuit: Sequence[Any], precision: float) -> Check:
-        """A circuit that was found on so many prompts, on others.
+    def check(self, prompts: int, circuit: Sequence[Any], precision: float) -> Checked:
+        """A circuit that was found on this many prompts, on others.
 
         Among many circuits a search takes one that its own prompts flatter. One circuit on many
         others costs little, and says by how much.
@@ -89,7 +89,7 @@ class SearchPrompts(Generic[P]):
             metric = part.metric([circuit])
             above = float(Loss.of(part).above(metric))
             found.append((part.reference.estimate(metric[0]), above))
-        return Check(found[1][0], found[1][1] - found[0][1])
+        return Checked(found[1][0], found[1][1] - found[0][1])
 
     def _draw(self, part: str, prompts: int) -> P:
         draw = self.problem.draw

@@ -59,6 +59,8 @@ class DescentSettings:
         smallest_pool: Models with fewer nodes are searched whole.
         proposing: On how many prompts a prediction is made: of what may leave or join, which is
             then run, and of the order of nodes. A search that takes more prompts takes a multiple.
+        ordered: Of the nodes outside the circuit one in this many leaves at once where they are
+            ordered (`order=measured`); the circuit's own leave one at a time.
     """
 
     few: int = 24
@@ -72,6 +74,7 @@ class DescentSettings:
     begin: float = 0.25
     smallest_pool: int = 12
     proposing: int = 32
+    ordered: int = 8
 
 
 @dataclass(frozen=True)
@@ -102,18 +105,6 @@ class RaceSettings:
     errors: float = 2.0
     lasting: int = 3
     growth: int = 4
-
-
-@dataclass(frozen=True)
-class OrderSettings:
-    """The order of nodes, with `order=measured`.
-
-    Args:
-        share: One node in this many leaves at once of those outside the circuit; the circuit's own
-            leave one at a time.
-    """
-
-    share: int = 8
 
 
 @dataclass(frozen=True)
@@ -165,7 +156,6 @@ class SearchSettings:
     descent: DescentSettings = field(default_factory=DescentSettings)
     check: CheckSettings = field(default_factory=CheckSettings)
     race: RaceSettings = field(default_factory=RaceSettings)
-    order: OrderSettings = field(default_factory=OrderSettings)
     edges: EdgeSettings = field(default_factory=EdgeSettings)
 
 
