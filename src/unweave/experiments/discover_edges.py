@@ -30,7 +30,7 @@ from unweave.graph import edge_ends
 from unweave.roles.definitions import Roles
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.score import scores as registered_scores
-from unweave.search.search import Finding, searches
+from unweave.search.search import NOWHERE, Finding, searches
 from unweave.sites import parse
 
 _CURVE_PROMPTS = 16
@@ -93,10 +93,9 @@ def _find_edges(
     where = f"among {len(nodes)} nodes" if nodes else "among all nodes"
     say(f"Searching for edges {where}: {method.search}")
     with ledger.phase("edge search"):
-        checkpoint = None if folder is None else folder.edge_search
-        options = method.filled_search()
-        search = searches[method.search]
-        found = search.run_edges(problem, rated, nodes, options, checkpoint)
+        search, options = searches[method.search], method.filled_search()
+        kept = NOWHERE if folder is None else folder.edge_search
+        found = search.run_edges(problem, rated, nodes, options, kept)
     return rated, found
 
 

@@ -17,7 +17,7 @@ from unweave.experiments.specification import Experiment
 from unweave.model.model import Model
 from unweave.scores.problem import Reference, Runs
 from unweave.scores.score import scores as registered_scores
-from unweave.search.search import Finding, searches
+from unweave.search.search import NOWHERE, Finding, searches
 
 Say = Callable[[str], None]
 
@@ -39,7 +39,7 @@ def find_circuit(
         search, options = searches[method.search], method.filled_search()
         if experiment.specification.level == "edge":
             options = {**options, **search.before_edges}
-        finding = search.run(problem, scores, options, folder)
+        finding = search.run(problem, scores, options, folder or NOWHERE)
     return scores, finding
 
 

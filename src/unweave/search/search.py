@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Float
@@ -111,6 +112,10 @@ class NoCheckpoint:
         return None
 
 
+PLAIN: Options = MappingProxyType({})  # every option at its default
+NOWHERE: SavedState = NoCheckpoint()
+
+
 @dataclass(eq=False)
 class RoundsState:
     """A search in rounds that is under way; a search adds what else it has to go on from.
@@ -174,26 +179,22 @@ class Search:
     before_edges: Mapping[str, Any] = field(default_factory=dict)
 
     def run(
-        self,
-        problem: Problem,
-        scores: Scores,
-        options: Options | None = None,
-        checkpoint: SavedState | None = None,
+        self, problem: Problem, scores: Scores, options: Options = PLAIN, kept: SavedState = NOWHERE
     ) -> Finding:
-        """Finds the circuit, from the beginning or from where the checkpoint was left.
+        """Finds the circuit, from the beginning or from the state that was kept.
 
         Raises:
             UnweaveError: For an unknown option, or a value outside its meaning.
         """
-        return self.find(problem, scores, self.filled(options or {}), checkpoint or NoCheckpoint())
+        return self.find(problem, scores, self.filled(options), kept)
 
     def run_edges(
         self,
         problem: EdgeProblem,
         scores: EdgeScores,
         nodes: Names,
-        options: Options | None = None,
-        checkpoint: SavedState | None = None,
+        options: Options = PLAIN,
+        kept: SavedState = NOWHERE,
     ) -> Finding:
         """Finds a circuit of edges.
 
@@ -206,9 +207,7 @@ class Search:
         if self.edges is None:
             able = ", ".join(name for name in searches if searches[name].edges is not None)
             raise UnweaveError(f"search {self.name} finds nodes, not edges: {able} can")
-        given = self.filled(options or {})
-        kept = checkpoint or NoCheckpoint()
-        return self.edges(problem, scores, nodes, given, kept)
+        return self.edges(problem, scores, nodes, self.filled(options), kept)
 
     def filled(self, options: Options) -> Options:
         """All options, the given ones in place of their defaults, each checked."""

@@ -65,9 +65,9 @@ def _check_finding(problem: Problem, finding: Finding, score: str) -> None:
 
 def _check_resume(search: Search, problem: Problem) -> None:
     rated, whole = scores["eap"].run(problem), Recorder()
-    finding = search.run(problem, rated, checkpoint=whole)
+    finding = search.run(problem, rated, kept=whole)
     for state in whole.states:
-        again = search.run(problem, rated, checkpoint=Recorder(state))
+        again = search.run(problem, rated, kept=Recorder(state))
         assert again == finding, "a search that goes on from a saved state finds something else"
     torch.manual_seed(1)  # a search that draws has to bring its own generator
     assert search.run(problem, rated) == finding, "the same call finds something else"
