@@ -69,14 +69,14 @@ STUDIES = {
     "eliminate": Study(
         "eap+eliminate",
         "node",
-        ("loss", "check", "descent", "race"),
+        ("loss", "descent", "race"),
         without=("edge_price",),
     ),
     "eliminate on edges": Study(
         "cdt",
         "edge",
         ("edges", "loss"),
-        ("descent.mean", "descent.proposing", "check.most", "check.times"),
+        ("descent.mean", "descent.proposing", "descent.checks"),
         ("pool", "price", "rounds", "order", "max_size"),
     ),
     "top": Study("eap", "node", more=("top.sizes", "loss.examples"), without=("tolerance",)),

@@ -211,7 +211,8 @@ class Evidence:
             whole model), "supporting" (by less) or "interchangeable".
         swaps: Nodes outside the circuit that can take its place at the same loss.
         whole: How much the faithfulness of the whole model falls without it, where every other node
-            is there; measured where the circuit falls by more than .1.
+            is there; measured where that of the circuit changes by more than .1, at both ends of
+            the interval, and nothing can take its place.
     """
 
     effect: float

@@ -12,6 +12,7 @@ from unweave.model.loading import load
 from unweave.patching.circuits import run_circuits
 from unweave.scores.problem import Problem
 from unweave.sites import Site
+from unweave.testing.problem import tiny_problem
 
 TASK = "wired-induction"
 
@@ -119,3 +120,25 @@ def test_the_whole_model_misses_what_is_core(problem: Problem) -> None:
         missed = 1 - faithfulness(problem, without)
         assert found[str(node)].whole == pytest.approx(missed, abs=1e-4)
         assert found[str(node)].group == "core"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_what_the_whole_model_does_not_miss_is_not_core(family: str) -> None:
+    """Half of a random model's nodes, each half a circuit: some that it needs the model does not
+    need, since other nodes do their work there."""
+    problem = tiny_problem(family)
+    stand_ins = []
+    for circuit in (problem.nodes[::2], problem.nodes[1::2], problem.nodes[-4:]):
+        for node, found in zip(
+            circuit, certainty(problem, circuit, (), 0.01).values(), strict=True
+        ):
+            needed = max(found.interval[0], -found.interval[1]) > CORE
+            assert (found.whole is not None) == needed
+            without = tuple(one for one in problem.nodes if one != node)
+            lost = problem.reference.samples(problem.reference.full)
+            lost = lost - problem.reference.samples(problem.metric([without])[0])
+            error = 1.96 * float(lost.std()) / len(lost) ** 0.5
+            missed = abs(float(lost.mean())) - error > CORE
+            assert found.group == ("core" if needed and missed else "supporting")
+            stand_ins += [node] if needed and not missed else []
+    assert stand_ins, "the case is there"

@@ -242,10 +242,9 @@ def test_faithfulness_weighs_more_where_a_circuit_lacks_it(
     problem = Experiment.set_up(how, load("wired-relay")).discovery
     found, options = scores["eap"].run(problem), {"price": 0.9, "order": "left"}
     sizes = []
-    monkeypatch.setattr("unweave.search.eliminate.SETTINGS", replace(SETTINGS, mean=1.0))
-    for times in (0, 3):
-        check = replace(SEARCH.check, times=times)
-        monkeypatch.setattr("unweave.search.eliminate.SEARCH", replace(SEARCH, check=check))
+    for checks in (0, 3):
+        changed = replace(SETTINGS, mean=1.0, checks=checks)
+        monkeypatch.setattr("unweave.search.eliminate.SETTINGS", changed)
         circuit = searches["eliminate"].run(problem, found, options).sites
         sizes.append(len(circuit))
     assert sizes == [1, 3]

@@ -309,7 +309,7 @@ class ToldEdges:
             for more, left in itertools.pairwise([edges, edges[:50], edges[:20]])
         ]
         self.joined, self.state = edges, EdgeState(edges[:20], prompts=64, steps=steps)
-        prompts = SearchPrompts(replace(problem, draw=lambda part, count: problem), 64)
+        prompts = SearchPrompts(replace(problem, draw=lambda part, count: problem), 64, 64)
         options = {"tolerance": 0.05, "precision": 0.05}
         self.run = edge_eliminate._Run(prompts, options, self.state, NoCheckpoint())
 
@@ -325,7 +325,7 @@ class ToldEdges:
         return self.found[len(circuit)]
 
     def until_done(self):
-        for _ in range(SEARCH.check.times):
+        for _ in range(SEARCH.descent.checks):
             edge_eliminate._check(self.run, self.joined)
             assert self.state.phase == "exchange"
         edge_eliminate._check(self.run, self.joined)

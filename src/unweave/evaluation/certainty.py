@@ -1,6 +1,6 @@
 """Which nodes of a circuit are certain: effects with their errors, and what could replace them.
 
-All on prompts that the search did not use:
+All on check prompts, which no circuit was polished on (but which said how far one was off):
 
 1. Every node leaves the circuit, and every candidate outside joins it, one at a time. 2. The
 effect of a node is what faithfulness loses without it, with its 95% interval. 3. Prompts are

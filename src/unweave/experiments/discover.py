@@ -131,7 +131,7 @@ def _circuit(experiment: Experiment, scores: Scores, finding: Finding) -> Circui
 
 
 def _evidence(experiment: Experiment, finding: Finding) -> dict[str, Evidence]:
-    """How certain each node is, on prompts that neither the search nor the report uses."""
+    """How certain each node is, on check prompts."""
     own = set(finding.circuit)
     outside = [parse(name) for name in finding.ranking if name not in own][:_CANDIDATES]
     price = experiment.specification.resolved.filled_search().get("price", PRICE.default)

@@ -36,7 +36,7 @@ class EdgeExperiment:
 
     @cached_property
     def evidence(self) -> EdgeProblem:
-        """Some prompts that neither the search nor the report uses: every edge and node of the
+        """Some check prompts, on which no circuit is polished: every edge and node of the
         circuit leaves once on each."""
         return self.problem("check", min(len(self.discovery.batch), _EVIDENCE_PROMPTS))
 

@@ -142,7 +142,7 @@ _ROUND = fields(
     {
         **dict.fromkeys(("targets", "selected", "dropped", "circuit"), _NAMES),
         "relevance": named(number),
-        **dict.fromkeys(("loss", "faithfulness", "size"), number),
+        **dict.fromkeys(("loss", "faithfulness", "shift", "size"), number),
     }
 )
 _KNOCKOUTS = each(fields({"removed": _NAMES, "circuit": number, "model": number}))

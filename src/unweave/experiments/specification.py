@@ -214,7 +214,7 @@ class Experiment:
 
     @cached_property
     def check(self) -> Problem:
-        """Prompts for the evidence on single nodes: neither searched on nor reported."""
+        """Check prompts, for the evidence on single nodes: no circuit is polished on them."""
         return self.problem("check", len(self.discovery.batch))
 
     def prepare(self) -> None:

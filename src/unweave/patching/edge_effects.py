@@ -52,6 +52,8 @@ def edge_effects(
         weights = one[:, None].repeat(1, len(examples), 1, 1).requires_grad_()
         with torch.enable_grad(), with_backward():
             metric = patched_metric(model, examples, weights, base, active, asked)
-            (slope,) = torch.autograd.grad(metric.sum(), weights)
-        found.append(-slope[0])
+            # No edge does anything where the metric reads ablated values alone.
+            reached = metric.requires_grad
+            slope = torch.autograd.grad(metric.sum(), weights)[0] if reached else weights * 0
+        found.append(-slope[0].detach())
     return torch.cat(found)

@@ -6,6 +6,7 @@ real run of the circuit without it decides.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from jaxtyping import Float
@@ -103,24 +104,25 @@ class EdgeDescent:
             forecast = self._forecast(state.circuit)
             while state.share <= least and len(state.circuit) >= state.share:
                 if self._block(forecast, len(state.circuit) // state.share):
-                    state.share = max(2, state.share // 2)
                     break
                 state.share *= 2
                 self.save()
 
     def _block(self, forecast: Forecast, count: int) -> bool:
-        """Whether this many edges may leave; then they do.
+        """Whether this many edges may leave; then they do, and the next block may be larger.
 
         What the first block turns out to miss of the mean that was foreseen, the second one makes
         up for.
         """
-        circuit, miss = self.state.circuit, 0.0
+        state, miss = self.state, 0.0
+        circuit = state.circuit
         allowed = min(SETTINGS.block_price * self.price * count, SETTINGS.block_loss)
         for _ in range(SETTINGS.proposals):
             places = _together(forecast.moved(miss), count)
             gone = [circuit[i] for i in places]
             found = self._measure([_without(circuit, gone)])
             if float(self.loss(found)[0]) <= self._present() + allowed + SEARCH.loss.rounding:
+                state.share = max(2, state.share // 2)
                 self._leave(gone, found[0])
                 return True
             off = float((found[0] - self.loss.reference.full).mean()) / self.loss.scale
@@ -174,21 +176,22 @@ class EdgeDescent:
             count //= 2
         return (), None
 
-    def exchange(self, others: Sequence[str]) -> None:
+    def exchange(self, inside: Collection[str]) -> None:
         """Edges come back and leave where that pays, as many at once as a run confirms.
 
         Args:
-            others: Edges that may come back.
+            inside: Edges of which those that left last may come back.
         """
         state = self.state
         while state.passes < SETTINGS.passes:
+            last = (edge for edge in reversed(state.gone) if edge in inside)
+            others = list(islice(last, SETTINGS.returning))
             own, edges = set(state.circuit), [*state.circuit, *others]
             forecast = self._forecast(edges, together=False)
             prices = torch.tensor([-self.price] * len(own) + [self.price] * len(others))
             paying = forecast.paying(prices.to(forecast.size), SETTINGS.tried)
             if not any(self._exchanged([edges[i] for i in paying[:n]]) for n in _halves(paying)):
                 return
-            others = [edge for edge in edges if edge not in set(state.circuit)]
             state.passes += 1
             self.save()
 

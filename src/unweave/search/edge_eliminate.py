@@ -23,7 +23,14 @@ from unweave.scores.edge_problem import EdgeProblem
 from unweave.search.edge_descent import SETTINGS, EdgeDescent, EdgeState
 from unweave.search.loss import Loss
 from unweave.search.prompts import SearchPrompts
-from unweave.search.search import Finding, Names, SavedState, measured_round, step_from_dict
+from unweave.search.search import (
+    Finding,
+    Names,
+    SavedState,
+    check_state,
+    measured_round,
+    step_from_dict,
+)
 from unweave.search.settings import SEARCH
 
 
@@ -62,7 +69,7 @@ def find_edges(
     joined = problem.graph.among(nodes) if nodes else problem.nodes
     state = _read(checkpoint) or EdgeState(list(problem.nodes))
     state.prompts = state.prompts or min(options["start"], len(problem.batch))
-    prompts = SearchPrompts(problem, options["most_prompts"])
+    prompts = SearchPrompts(problem, options["most_prompts"], options["checked"])
     run = _Run(prompts, options, state, checkpoint)
     with progress("Searching for edges", len(problem.nodes)) as advance:
         known = len(problem.nodes)
@@ -81,6 +88,7 @@ def _read(checkpoint: SavedState) -> EdgeState | None:
     record: Mapping[str, Any] | None = checkpoint.load()
     if record is None:
         return None
+    check_state(EdgeState, record)
     return EdgeState(**{**record, "steps": [step_from_dict(step) for step in record["steps"]]})
 
 
@@ -97,9 +105,7 @@ def _phase(run: _Run, joined: Sequence[str]) -> None:
         run.descent().singles()
         state.begin("check")
     elif state.phase == "exchange":
-        inside = set(joined)
-        last = [edge for edge in reversed(state.gone) if edge in inside]
-        run.descent().exchange(last[: SETTINGS.returning])
+        run.descent().exchange(set(joined))
         state.begin("singles")
     else:
         _check(run, joined)
@@ -113,7 +119,7 @@ def _check(run: _Run, joined: Sequence[str]) -> None:
     off = abs(1 - found.value)
     if off <= tolerance / 2:
         return state.begin("done")
-    if state.checks == SEARCH.check.times:
+    if state.checks == SEARCH.descent.checks:
         if off > tolerance:
             state.circuit = _faithful(run, joined)
         return state.begin("done")

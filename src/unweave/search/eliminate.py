@@ -42,7 +42,6 @@ from unweave.search.search import (
     read_state,
     searches,
 )
-from unweave.search.settings import SEARCH
 from unweave.sites import Site, parse
 
 
@@ -86,7 +85,7 @@ class _Run:
 def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedState) -> Finding:
     """Rounds until the circuit is faithful, or the next nodes do not improve it."""
     state = read_state(_State, checkpoint)
-    prompts = SearchPrompts(problem, options["most_prompts"])
+    prompts = SearchPrompts(problem, options["most_prompts"], options["checked"])
     run = _Run(prompts, scores, options, state, checkpoint)
     ranking = ranked_sites(problem, scores)
     pool = max(SETTINGS.smallest_pool, round(options["pool"] * len(ranking)))
@@ -108,9 +107,14 @@ def _finished(state: _State, options: Options, count: int) -> bool:
         return False
     last, before = state.rounds[-1], state.rounds[:-1]
     worse = bool(before) and last.loss >= min(one.loss for one in before)
-    faithful = abs(1 - last.faithfulness) < options["tolerance"]
-    everything = sum(len(one.selected) for one in state.rounds) >= count
+    faithful = abs(1 - last.faithfulness - last.shift) < options["tolerance"]
+    everything = len(_joined(state)) >= count
     return worse or faithful or everything or len(state.rounds) >= options["rounds"]
+
+
+def _joined(state: _State) -> set[str]:
+    """Every node that joined in a round, also one that a polish brought in."""
+    return {name for one in state.rounds for name in (*one.circuit, *one.dropped)}
 
 
 def _fresh(run: _Run, ranking: Sequence[Site], pool: int) -> list[Site]:
@@ -118,13 +122,14 @@ def _fresh(run: _Run, ranking: Sequence[Site], pool: int) -> list[Site]:
     from the model with the circuit so far."""
     rounds, problem = run.state.rounds, run.prompts.on(run.start)
     before = tuple(map(parse, rounds[-1].circuit)) if rounds else ()
-    left = ranking[sum(len(one.selected) for one in rounds) :]
+    seen = _joined(run.state)
+    left = [node for node in ranking if str(node) not in seen]
     while pool < len(left):
         joined = tuple(dict.fromkeys((*before, *left[:pool])))
         if abs(1 - float(problem.faithfulness([joined])[0])) <= SETTINGS.begin:
             break
         pool *= 2
-    return list(left[:pool])
+    return left[:pool]
 
 
 def _round(run: _Run, fresh: Sequence[Site]) -> Round:
@@ -148,6 +153,7 @@ def _round(run: _Run, fresh: Sequence[Site]) -> Round:
         joined,
         selected=[node for node in joined if node not in set(before)],
         steps=state.steps,
+        shift=state.shift,
     )
 
 
@@ -179,12 +185,13 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
     order, prompts = nested(joined, state.steps), state.prompts or _first(run)
     while True:
         if state.prompts:
-            if state.checks == SEARCH.check.times:
+            if state.checks == SETTINGS.checks:
                 break
             found, shift = run.prompts.check(state.prompts, _circuit(state), options["precision"])
+            state.shift = shift
             if abs(1 - found.value) <= options["tolerance"] / 2:
                 break
-            state.checks, state.shift = state.checks + 1, shift
+            state.checks += 1
             prompts = run.prompts.wider(state.prompts, found.half, options["precision"])
         problem = run.prompts.on(prompts)
         loss = Loss.of(problem, SETTINGS.mean * 2**state.checks, state.shift)
@@ -236,9 +243,12 @@ searches.register("eliminate")(
         {
             "start": Option(64, "prompts on which the way down is searched", low=1),
             "most_prompts": Option(
-                128,
-                "prompts that the search may take; fewer than --prompts: no more, and no check",
-                low=1,
+                128, "prompts that the search may take where its check does not hold", low=1
+            ),
+            "checked": Option(
+                1024,
+                "other prompts that a circuit is checked on, at most; 0 for the search's own",
+                low=0,
             ),
             "pool": Option(0.33, "share of the nodes that joins in a round", low=0.0, high=1.0),
             "price": PRICE,
@@ -259,6 +269,6 @@ searches.register("eliminate")(
         edges=find_edges,
         # The edges are checked, on as many prompts as that takes, and in what order other edges
         # come back they say themselves: both would be done twice.
-        before_edges={"most_prompts": 1, "order": "left"},
+        before_edges={"most_prompts": 1, "checked": 0, "order": "left"},
     )
 )

@@ -16,7 +16,7 @@ class Loss:
     Args:
         scale: |m(M) − m(∅)|, of all examples also where only some are looked at.
         mean: v, the weight of faithfulness beside that of single examples.
-        shift: How much further above the model circuits are on other prompts, whose f it is.
+        shift: What other prompts add to the mean of (m_b(C) − m_b(M)) / |m(M) − m(∅)|: f is theirs.
     """
 
     reference: Reference
@@ -26,7 +26,9 @@ class Loss:
 
     @staticmethod
     def of(problem: Runs, mean: float = 1.0, shift: float = 0.0) -> "Loss":
-        return Loss(problem.reference, abs(float(problem.reference.scale)), mean, shift)
+        """On a problem's prompts, while others say that faithfulness is larger by `shift`."""
+        scale = float(problem.reference.scale)
+        return Loss(problem.reference, abs(scale), mean, shift if scale > 0 else -shift)
 
     def __call__(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
         return self.parts(metric).mean(1)
@@ -38,10 +40,6 @@ class Loss:
         shifted = off + self.shift
         mean = self.mean * shifted.mean(1, keepdim=True).sign()
         return mean * shifted + SEARCH.loss.examples * off.abs()
-
-    def above(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
-        """How far circuits are above the model, as parts of what ablating everything changes."""
-        return (metric - self.reference.full).mean(1) / self.scale
 
     def faithfulness(self, metric: Float[Tensor, "circuit batch"]) -> Float[Tensor, " circuit"]:
         """`(m(C) − m(∅)) / (m(M) − m(∅))`"""

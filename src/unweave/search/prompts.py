@@ -8,10 +8,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from unweave.estimates import Estimate
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.problem import Problem, Runs
-from unweave.search.loss import Loss
 from unweave.search.settings import SEARCH
 
-SETTINGS = SEARCH.check
 P = TypeVar("P", Problem, EdgeProblem)
 
 
@@ -20,8 +18,7 @@ class Checked(NamedTuple):
 
     Args:
         faithfulness: There.
-        shift: How much further above the model it is there than on the search's own prompts, as the
-            loss takes it.
+        shift: How much larger it is there than on the search's own prompts.
     """
 
     faithfulness: Estimate
@@ -34,11 +31,13 @@ class SearchPrompts(Generic[P]):
 
     Args:
         problem: On the prompts that the search was given.
-        limit: The most prompts that the search may take; fewer than its own: those, and no check.
+        limit: The most prompts that the search may take, if that is more than its own.
+        checked: The most prompts that a circuit is checked on; 0 for its own.
     """
 
     problem: P
     limit: int
+    checked: int
     drawn: dict[tuple[str, int], P] = field(default_factory=dict)
 
     @property
@@ -47,14 +46,9 @@ class SearchPrompts(Generic[P]):
         return len(self.problem.batch)
 
     @property
-    def more(self) -> bool:
-        """Whether the search may draw others, to go on with and to check itself on."""
-        return self.problem.draw is not None and self.limit >= self.own
-
-    @property
     def most(self) -> int:
         """The most prompts that the search may take."""
-        return self.limit if self.more else self.own
+        return max(self.own, self.limit) if self.problem.draw else self.own
 
     def on(self, prompts: int) -> P:
         """The problem on this many prompts, or on all that there are."""
@@ -71,12 +65,12 @@ class SearchPrompts(Generic[P]):
 
     def others(self, prompts: int, circuit: Sequence[Any], precision: float) -> P:
         """Prompts that the search does not use, enough for an interval as narrow as `precision`, by
-        a circuit's interval on this many of its own. Those where it may draw none."""
-        if not self.more:
-            return self.on(prompts)
+        a circuit's interval on this many of its own; where none can be drawn, all of its own."""
+        if not (self.problem.draw and self.checked):
+            return self.problem
         own: Runs[Any] = self.on(prompts)
         half = own.reference.estimate(own.metric([circuit])[0]).half
-        return self._draw("check", min(SETTINGS.most, _needed(prompts, half, precision)))
+        return self._draw("check", min(self.checked, _needed(prompts, half, precision)))
 
     def check(self, prompts: int, circuit: Sequence[Any], precision: float) -> Checked:
         """A circuit that was found on this many prompts, on others.
@@ -84,12 +78,9 @@ class SearchPrompts(Generic[P]):
         Among many circuits a search takes one that its own prompts flatter. One circuit on many
         others costs little, and says by how much.
         """
-        found = []
-        for part in (self.on(prompts), self.others(prompts, circuit, precision)):
-            metric = part.metric([circuit])
-            above = float(Loss.of(part).above(metric))
-            found.append((part.reference.estimate(metric[0]), above))
-        return Checked(found[1][0], found[1][1] - found[0][1])
+        own, others = self.on(prompts), self.others(prompts, circuit, precision)
+        found = others.reference.estimate(others.metric([circuit])[0])
+        return Checked(found, found.value - float(own.faithfulness([circuit])[0]))
 
     def _draw(self, part: str, prompts: int) -> P:
         draw = self.problem.draw

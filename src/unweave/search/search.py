@@ -1,7 +1,7 @@
 """`Search`: from scores to a circuit, and the registry of searches."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -44,7 +44,9 @@ class Round:
         steps: Circuits on the way from all that joined to the one that was kept.
         circuit: What was kept, the most needed first.
         dropped: What left.
-        loss, faithfulness: Of the circuit, on the prompts of the search.
+        faithfulness: Of the circuit, on the prompts of the search.
+        loss: Of the circuit, with the shift.
+        shift: How much larger faithfulness is on the prompts of the last check.
     """
 
     targets: tuple[str, ...]
@@ -55,14 +57,15 @@ class Round:
     dropped: tuple[str, ...]
     loss: float
     faithfulness: float
+    shift: float = 0.0
 
     @staticmethod
     def from_dict(record: Mapping[str, Any]) -> "Round":
         """Reads a round back from JSON."""
         names = ("targets", "selected", "circuit", "dropped")
-        fields = {name: tuple(record[name]) for name in names}
+        tuples = {name: tuple(record[name]) for name in names}
         steps = tuple(step_from_dict(step) for step in record["steps"])
-        return Round(**{**record, **fields, "steps": steps})
+        return Round(**{**record, **tuples, "steps": steps})
 
 
 def step_from_dict(record: Mapping[str, Any]) -> Step:
@@ -140,11 +143,21 @@ class RoundsState:
 S = TypeVar("S", bound=RoundsState)
 
 
+def check_state(kind: Any, record: Mapping[str, Any]) -> None:
+    """Raises for a state that another version of a search has kept."""
+    if odd := {field.name for field in fields(kind)} ^ record.keys():
+        raise UnweaveError(
+            f"this search was begun by another version of unweave (its state differs in "
+            f"{', '.join(sorted(odd))}): delete its folder, or choose another --out"
+        )
+
+
 def read_state(kind: type[S], checkpoint: SavedState) -> S:
     """The state that a search saved last, or a new one."""
     record = checkpoint.load()
     if record is None:
         return kind()
+    check_state(kind, record)
     rounds = [Round.from_dict(one) for one in record["rounds"]]
     steps = [step_from_dict(step) for step in record["steps"]]
     return kind(**{**record, "rounds": rounds, "steps": steps})
@@ -238,6 +251,7 @@ def measured_round(
     *,
     selected: Sequence[N] | None = None,
     steps: Sequence[Step] = (),
+    shift: float = 0.0,
 ) -> Round:
     """The record of an iteration: its circuit is run on the prompts of the search.
 
@@ -245,8 +259,10 @@ def measured_round(
         circuit: What was kept of what joined.
         joined: Everything that the circuit was chosen from.
         selected: What joined in this iteration; all unless given.
+        shift: What the last check said.
     """
-    metric, loss, kept = problem.metric([circuit]), Loss.of(problem), set(circuit)
+    metric, loss = problem.metric([circuit]), Loss.of(problem, shift=shift)
+    kept = set(circuit)
     return Round(
         tuple(targets),
         dict(relevance),
@@ -256,6 +272,7 @@ def measured_round(
         tuple(str(one) for one in joined if one not in kept),
         float(loss(metric)[0]),
         float(loss.faithfulness(metric)[0]),
+        shift,
     )
 
 

@@ -57,8 +57,9 @@ class DescentSettings:
         begin: A way down begins where |1 − f| is at most this, with more nodes than a pool where
             that takes more: it cannot find what is not there.
         smallest_pool: Models with fewer nodes are searched whole.
+        checks: How often a search goes on from a circuit that check prompts find wanting.
         proposing: On how many prompts a prediction is made: of what may leave or join, which is
-            then run, and of the order of nodes. A search that takes more prompts takes a multiple.
+            then run, and of the order of nodes.
         ordered: Of the nodes outside the circuit one in this many leaves at once where they are
             ordered (`order=measured`); the circuit's own leave one at a time.
     """
@@ -73,21 +74,9 @@ class DescentSettings:
     mean: float = 2.0
     begin: float = 0.25
     smallest_pool: int = 12
+    checks: int = 3
     proposing: int = 32
     ordered: int = 8
-
-
-@dataclass(frozen=True)
-class CheckSettings:
-    """How a circuit that was found is looked at on prompts that the search does not use.
-
-    Args:
-        most: So many prompts at most.
-        times: How often the search goes on from a circuit that is not faithful there.
-    """
-
-    most: int = 1024
-    times: int = 3
 
 
 @dataclass(frozen=True)
@@ -154,7 +143,6 @@ class SearchSettings:
     loss: LossSettings = field(default_factory=LossSettings)
     top: TopSettings = field(default_factory=TopSettings)
     descent: DescentSettings = field(default_factory=DescentSettings)
-    check: CheckSettings = field(default_factory=CheckSettings)
     race: RaceSettings = field(default_factory=RaceSettings)
     edges: EdgeSettings = field(default_factory=EdgeSettings)
 
