@@ -164,9 +164,9 @@ def _seen_all(state: RoundsState, options: dict, count: int) -> bool:
 def test_the_state_of_another_version_is_a_clear_error(drawn: Problem) -> None:
     class Old(NoCheckpoint):
         def load(self) -> dict[str, Any]:
-            return {"rounds": [], "steps": [], "doubled": 0}
+            return {"rounds": [], "steps": [], "heavier": 0}
 
-    with pytest.raises(UnweaveError, match=r"another version of unweave .*doubled.*delete its"):
+    with pytest.raises(UnweaveError, match=r"another version of unweave .*heavier.*delete its"):
         searches["eliminate"].run(drawn, scores["eap"].run(drawn), {}, Old())
 
 

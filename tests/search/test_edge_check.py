@@ -34,24 +34,32 @@ def asked(problem: EdgeProblem, state: EdgeState, limit: int = 128) -> edge_elim
     return edge_eliminate._Run(prompts, options, state, NoCheckpoint())
 
 
-@pytest.mark.parametrize("value", [1.02, 0.97])
+@pytest.mark.parametrize(
+    ("value", "before", "doubled"),
+    [(1.02, 0.0, None), (0.97, 0.0, 1), (0.8, 0.0, 0), (0.8, -0.2, 1)],
+)
 def test_a_search_goes_on_with_what_its_check_said(
-    problem: EdgeProblem, monkeypatch: pytest.MonkeyPatch, value: float
+    problem: EdgeProblem,
+    monkeypatch: pytest.MonkeyPatch,
+    value: float,
+    before: float,
+    doubled: int | None,
 ) -> None:
-    """The weight of faithfulness, the shift and the prompts of what comes next."""
+    """The shift and the prompts of what comes next; and twice the weight on faithfulness where the
+    search's own, value + .2, is not what it aimed at, 1 less the shift that it knew of."""
     found = Checked(Estimate(value, value - 0.5, value + 0.5, 500), -0.2)
     monkeypatch.setattr(SearchPrompts, "check", lambda *given: found)
-    state = EdgeState(list(problem.nodes[::2]), prompts=len(problem.batch))
+    state = EdgeState(list(problem.nodes[::2]), prompts=len(problem.batch), shift=before)
     run = asked(problem, state)
     metric = problem.metric([state.circuit])
     off = (metric - problem.reference.full) / abs(float(problem.reference.scale))
     edge_eliminate._check(run, problem.nodes)
-    if value == 1.02:
+    if doubled is None:
         assert (state.phase, state.checks) == ("done", 0)
         return
     assert (state.phase, state.checks, state.shift, state.prompts) == ("exchange", 1, -0.2, 128)
     sign = 1 if float(problem.reference.scale) > 0 else -1
-    wanted = 2 * SEARCH.descent.mean * (off.mean(1) - 0.2 * sign).abs()
+    wanted = 2**doubled * SEARCH.descent.mean * (off.mean(1) - 0.2 * sign).abs()
     assert_close(run.descent().loss(metric), wanted + SEARCH.loss.examples * off.abs().mean(1))
 
 

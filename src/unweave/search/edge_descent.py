@@ -32,7 +32,8 @@ class EdgeState:
         metric: Of the circuit on each of these prompts; None before it is measured.
         share: One edge in this many leaves at once.
         checks: How often other prompts said that the circuit is not faithful there.
-        shift: What they said, as the loss takes it.
+        shift: By how much faithfulness was larger there.
+        doubled: How often the weight of faithfulness was doubled, since the search missed its aim.
         untried: Edges that this pass over single edges has still to try.
         passes: Finished passes over single edges, or exchanges, on these prompts.
         changed: Whether an edge left in this pass.
@@ -47,6 +48,7 @@ class EdgeState:
     share: int = 2
     checks: int = 0
     shift: float = 0.0
+    doubled: int = 0
     untried: list[str] = field(default_factory=list)
     passes: int = 0
     changed: bool = False

@@ -54,7 +54,7 @@ class _Run:
     def descent(self) -> EdgeDescent:
         price = self.options["edge_price"]
         state = self.state
-        loss = Loss.of(self.problem, SEARCH.descent.mean * 2**state.checks, state.shift)
+        loss = Loss.of(self.problem, SEARCH.descent.mean * 2**state.doubled, state.shift)
         return EdgeDescent(self.problem, loss, price, self.state, self.save)
 
 
@@ -126,7 +126,8 @@ def _check(run: _Run, joined: Sequence[str]) -> None:
     wider = run.prompts.wider(state.prompts, found.half, precision)
     if wider != state.prompts:
         state.prompts, state.metric = wider, None
-    state.checks, state.shift = state.checks + 1, shift
+    missed = abs(1 - found.value + shift - state.shift) > tolerance / 2
+    state.checks, state.shift, state.doubled = state.checks + 1, shift, state.doubled + missed
     return state.begin("exchange")
 
 

@@ -6,7 +6,7 @@ at a time, always what is missed least; every circuit on the way is kept, so tha
 weighed against losses. 4. The circuit with the smallest `loss + price·size` is polished: single
 nodes leave or join, or take another's place. 5. It is checked on prompts that the search does not
 use: if it is not faithful there, the search takes more prompts, and polishes on with what they say
-about its own, and with more weight on faithfulness. 6. If it is not faithful where it was found
+about its own. 6. If it is not faithful where it was found
 either, the next best nodes join and it goes on. 7. All nodes are ordered by a way down from the
 whole model through the circuit, so that faithfulness stays near 1 at every size (`order=measured`).
 
@@ -53,13 +53,15 @@ class _State(RoundsState):
         prompts: How many prompts the circuit was polished on so far; 0 before that.
         circuit: The polished circuit.
         checks: How often other prompts said that it is not faithful there.
-        shift: What they said, as the loss takes it.
+        shift: By how much faithfulness was larger there, of which the last polish knew.
+        doubled: How often the weight of faithfulness was doubled, since a polish missed its aim.
     """
 
     prompts: int = 0
     circuit: list[str] = field(default_factory=list)
     checks: int = 0
     shift: float = 0.0
+    doubled: int = 0
     ranking: list[str] = field(default_factory=list)
 
 
@@ -92,7 +94,7 @@ def find(problem: Problem, scores: Scores, options: Options, checkpoint: SavedSt
     while not _finished(state, options, len(ranking)):
         state.rounds.append(_round(run, _fresh(run, ranking, pool)))
         state.steps, state.prompts, state.circuit = [], 0, []
-        state.checks, state.shift = 0, 0.0
+        state.checks, state.shift, state.doubled = 0, 0.0, 0
         run.save()
     best = min(state.rounds, key=lambda one: one.loss)
     if not state.ranking:
@@ -178,8 +180,9 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
 
     On the way down single examples tell circuits apart; what is left is to be right on average, so
     faithfulness has more weight. Where the circuit is not faithful on other prompts, the next
-    polish gives it twice that, takes more prompts if there are more, and into account how much
-    further above the model, or below, the circuit is on the others.
+    polish takes more prompts if there are more, and into account how much further above the model,
+    or below, the circuit is on the others. Where a polish missed what it aimed at on its own
+    prompts, faithfulness has twice the weight in the next.
     """
     state, options = run.state, run.options
     order, prompts = nested(joined, state.steps), state.prompts or _first(run)
@@ -188,13 +191,14 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
             if state.checks == SETTINGS.checks:
                 break
             found, shift = run.prompts.check(state.prompts, _circuit(state), options["precision"])
+            missed = abs(1 - found.value + shift - state.shift) > options["tolerance"] / 2
             state.shift = shift
             if abs(1 - found.value) <= options["tolerance"] / 2:
                 break
-            state.checks += 1
+            state.checks, state.doubled = state.checks + 1, state.doubled + missed
             prompts = run.prompts.wider(state.prompts, found.half, options["precision"])
         problem = run.prompts.on(prompts)
-        loss = Loss.of(problem, SETTINGS.mean * 2**state.checks, state.shift)
+        loss = Loss.of(problem, SETTINGS.mean * 2**state.doubled, state.shift)
         kept = polish(problem, loss, _circuit(state), order, options["price"], limit)
         state.prompts, state.circuit = prompts, list(map(str, kept))
         run.save()
