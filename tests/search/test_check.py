@@ -123,8 +123,8 @@ def test_a_circuit_that_other_prompts_find_wanting_is_polished_on(
     assert len(told) <= times * len(aimed.rounds)
 
 
-@pytest.mark.parametrize("near", [0.02, 0.03])
-def test_a_check_holds_within_half_of_the_tolerance(
+@pytest.mark.parametrize("near", [0.04, 0.06])
+def test_a_check_holds_within_the_tolerance(
     drawn: Problem, monkeypatch: pytest.MonkeyPatch, near: float
 ) -> None:
     found: Scores = scores["eap"].run(drawn)
@@ -136,7 +136,7 @@ def test_a_check_holds_within_half_of_the_tolerance(
 
     monkeypatch.setattr(SearchPrompts, "check", check)
     searches["eliminate"].run(drawn, found, {"order": "left", "rounds": 1, "tolerance": 0.05})
-    assert len(told) == (1 if near < 0.025 else SEARCH.descent.checks)
+    assert len(told) == (1 if near < 0.05 else SEARCH.descent.checks)
     # With the first that fails it takes as many prompts as it may.
     assert told[0] == 8
     assert all(prompts > 8 for prompts in told[1:])

@@ -36,7 +36,7 @@ def asked(problem: EdgeProblem, state: EdgeState, limit: int = 128) -> edge_elim
 
 @pytest.mark.parametrize(
     ("value", "before", "doubled"),
-    [(1.02, 0.0, None), (0.97, 0.0, 1), (0.8, 0.0, 0), (0.8, -0.2, 1)],
+    [(1.04, 0.0, None), (0.94, 0.0, 1), (0.8, 0.0, 0), (0.8, -0.2, 1)],
 )
 def test_a_search_goes_on_with_what_its_check_said(
     problem: EdgeProblem,

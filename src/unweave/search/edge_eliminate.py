@@ -117,16 +117,15 @@ def _check(run: _Run, joined: Sequence[str]) -> None:
     state, tolerance, precision = run.state, run.options["tolerance"], run.options["precision"]
     found, shift = run.prompts.check(state.prompts, state.circuit, precision)
     off = abs(1 - found.value)
-    if off <= tolerance / 2:
+    if off <= tolerance:
         return state.begin("done")
     if state.checks == SEARCH.descent.checks:
-        if off > tolerance:
-            state.circuit = _faithful(run, joined)
+        state.circuit = _faithful(run, joined)
         return state.begin("done")
     wider = run.prompts.wider(state.prompts, found.half, precision)
     if wider != state.prompts:
         state.prompts, state.metric = wider, None
-    missed = abs(1 - found.value + shift - state.shift) > tolerance / 2
+    missed = abs(1 - found.value + shift - state.shift) > tolerance
     state.checks, state.shift, state.doubled = state.checks + 1, shift, state.doubled + missed
     return state.begin("exchange")
 

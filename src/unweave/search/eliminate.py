@@ -191,9 +191,9 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
             if state.checks == SETTINGS.checks:
                 break
             found, shift = run.prompts.check(state.prompts, _circuit(state), options["precision"])
-            missed = abs(1 - found.value + shift - state.shift) > options["tolerance"] / 2
+            missed = abs(1 - found.value + shift - state.shift) > options["tolerance"]
             state.shift = shift
-            if abs(1 - found.value) <= options["tolerance"] / 2:
+            if abs(1 - found.value) <= options["tolerance"]:
                 break
             state.checks, state.doubled = state.checks + 1, state.doubled + missed
             prompts = run.prompts.wider(state.prompts, found.half, options["precision"])
