@@ -1,6 +1,7 @@
 """Which nodes of a circuit are certain: effects with their errors, and what could replace them.
 
-All on check prompts, which no circuit was polished on (but which said how far one was off):
+All on check prompts: no circuit was polished on them, but the search may have measured there how
+far its circuit was off.
 
 1. Every node leaves the circuit, and every candidate outside joins it, one at a time. 2. The
 effect of a node is what faithfulness loses without it, with its 95% interval. 3. Prompts are

@@ -158,7 +158,7 @@ class EdgeDescent:
         order = sorted(range(len(tried)), key=lambda i: found[i])
         cheap = [tried[i] for i in order if found[i] <= mark][: len(circuit) - 1]
         gone, metric = self._largest(cheap)
-        if len(gone) < SETTINGS.tried // 8 and len(circuit) > SETTINGS.tried:
+        if len(gone) < SETTINGS.worthwhile and len(circuit) > SETTINGS.tried:
             state.untried, state.passes = [], SETTINGS.passes
         if metric is not None:
             self._leave(gone, metric)
@@ -278,5 +278,5 @@ def _flipped(circuit: Sequence[str], edges: Sequence[str]) -> list[str]:
 
 def _halves(found: Sequence[int]) -> list[int]:
     """As many as there are, then half as many, a few times."""
-    counts = (len(found) >> i for i in range(SETTINGS.passes))
+    counts = (len(found) >> i for i in range(SETTINGS.halved))
     return [count for count in counts if count]

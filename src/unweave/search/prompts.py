@@ -66,11 +66,7 @@ class SearchPrompts(Generic[P]):
     def others(self, prompts: int, circuit: Sequence[Any], precision: float) -> P:
         """Prompts that the search does not use, enough for an interval as narrow as `precision`, by
         a circuit's interval on this many of its own; where none can be drawn, all of its own."""
-        if not (self.problem.draw and self.checked):
-            return self.problem
-        own: Runs[Any] = self.on(prompts)
-        half = own.reference.estimate(own.metric([circuit])[0]).half
-        return self._draw("check", min(self.checked, _needed(prompts, half, precision)))
+        return self._others(prompts, _estimate(self.on(prompts), circuit).half, precision)
 
     def check(self, prompts: int, circuit: Sequence[Any], precision: float) -> Checked:
         """A circuit that was found on this many prompts, on others.
@@ -78,9 +74,14 @@ class SearchPrompts(Generic[P]):
         Among many circuits a search takes one that its own prompts flatter. One circuit on many
         others costs little, and says by how much.
         """
-        own, others = self.on(prompts), self.others(prompts, circuit, precision)
-        found = others.reference.estimate(others.metric([circuit])[0])
-        return Checked(found, found.value - float(own.faithfulness([circuit])[0]))
+        own = _estimate(self.on(prompts), circuit)
+        found = _estimate(self._others(prompts, own.half, precision), circuit)
+        return Checked(found, found.value - own.value)
+
+    def _others(self, prompts: int, half: float, precision: float) -> P:
+        if not (self.problem.draw and self.checked):
+            return self.problem
+        return self._draw("check", min(self.checked, _needed(prompts, half, precision)))
 
     def _draw(self, part: str, prompts: int) -> P:
         draw = self.problem.draw
@@ -91,6 +92,10 @@ class SearchPrompts(Generic[P]):
         if (part, prompts) not in self.drawn:
             self.drawn[part, prompts] = make()
         return self.drawn[part, prompts]
+
+
+def _estimate(problem: Runs[Any], circuit: Sequence[Any]) -> Estimate:
+    return problem.reference.estimate(problem.metric([circuit])[0])
 
 
 def _needed(prompts: int, half: float, precision: float) -> int:

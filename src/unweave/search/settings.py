@@ -109,15 +109,17 @@ class EdgeSettings:
         many: In circuits of more edges blocks are put together by means alone, of fewer prompts.
         smallest_block: One edge in this many leaves at once in the smallest blocks; in the first
             ones every other edge does.
-        estimated: On how many prompts effects are taken in those circuits, and single edges are
-            tried in all, at most: all prompts decide on those that leave together.
+        estimated: On how many prompts, at most, effects are taken in circuits of more than `many`
+            edges, and single edges are tried in any: all prompts decide on those that leave
+            together.
         tried: How many edges are tried in one batch of single changes, and how many are exchanged
-            at once, at most. Of a larger circuit no more are tried once less than an eighth of a
-            batch leaves.
+            at once, at most.
+        worthwhile: Of a larger circuit no more single edges are tried once fewer than this leave of
+            a batch.
         returning: How many edges that left last may come back.
         passes: How often edges that were needed are tried again, once others have left, and how
-            often edges are exchanged; and of an exchange, how many sets are run, each half of the
-            one before.
+            often edges are exchanged.
+        halved: How many sets of an exchange are run, each half of the one before.
         path: How many circuits of the way down the last check looks at.
         removed: Whether an edge does anything is also looked at with this part of every edge of the
             circuit removed.
@@ -130,8 +132,10 @@ class EdgeSettings:
     smallest_block: int = 32
     estimated: int = 16
     tried: int = 32
+    worthwhile: int = 4
     returning: int = 512
     passes: int = 3
+    halved: int = 3
     path: int = 6
     removed: float = 0.5
 
