@@ -173,13 +173,19 @@ def test_as_they_were_missed_the_others_retrace_the_way_down(many: Problem) -> N
     assert list(found.ranking[len(own) :][: len(left)]) == left
 
 
-def test_the_order_is_a_way_down_from_the_whole_model() -> None:
+def own_faithfulness(problem: Problem, circuit: Sequence[Site]) -> float:
+    return float(problem.faithfulness([circuit])[0])
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.4])
+def test_the_order_is_a_way_down_from_the_whole_model(shift: float) -> None:
     """The first nodes to leave, and so the last of the order, are those outside the circuit that
-    the whole model misses least, by gradients of gates."""
+    the whole model misses least, by gradients of gates. What other prompts say of the circuit
+    counts for little there: 3 of its nodes are those of the circuit."""
     problem = tiny_problem("gpt2")
-    loss, circuit = Loss.of(problem, SETTINGS.mean), problem.nodes[:3]
-    rest = problem.nodes[3:]
-    order = measured_order(problem, circuit, rest)
+    circuit, rest = problem.nodes[:3], problem.nodes[3:]
+    loss = Loss.of(problem, SETTINGS.mean, shift * 3 / len(problem.nodes))
+    order = measured_order(problem, circuit, rest, own_faithfulness(problem, circuit) + shift)
     assert sorted(map(str, order[:3])) == sorted(map(str, circuit))
     assert sorted(map(str, order[3:])) == sorted(map(str, rest))
     gates = torch.ones(len(problem.nodes), dtype=torch.float64, requires_grad=True)
@@ -196,15 +202,18 @@ def test_the_order_is_a_way_down_from_the_whole_model() -> None:
     assert gone
 
 
-def test_nodes_of_a_circuit_stand_so_that_fewer_of_them_are_still_near() -> None:
+@pytest.mark.parametrize("shift", [0.0, -0.6, 0.6])
+def test_nodes_of_a_circuit_stand_so_that_fewer_of_them_are_still_near(shift: float) -> None:
     """Each leaves where it is missed least, given those that left before it: runs say so, where to
-    first order another one would leave."""
+    first order another one would leave. By how much other prompts find the circuit above its own
+    is taken in, the less the fewer nodes are left."""
     problem = tiny_problem("llama")
-    circuit, loss = problem.nodes[: SETTINGS.tried], Loss.of(problem, SETTINGS.mean)
-    order = measured_order(problem, circuit, ())
+    circuit = problem.nodes[: SETTINGS.tried]
+    order = measured_order(problem, circuit, (), own_faithfulness(problem, circuit) + shift)
     assert sorted(map(str, order)) == sorted(map(str, circuit))
     for count in range(1, len(order)):
         there = order[: count + 1]
+        loss = Loss.of(problem, SETTINGS.mean, shift * len(there) / len(circuit))
         smaller = [tuple(node for node in there if node != gone) for gone in there]
         losses = loss(problem.metric(smaller))
         assert float(losses[count]) == pytest.approx(float(losses.min()), abs=1e-9)
@@ -214,9 +223,9 @@ def test_many_nodes_of_a_circuit_leave_as_foreseen_before_the_last_few_are_run(
     many: Problem,
 ) -> None:
     circuit = many.nodes[: SETTINGS.tried + 4]
-    order = measured_order(many, circuit, ())
-    assert sorted(map(str, order)) == sorted(map(str, circuit))
     some = many.select(slice(0, SETTINGS.proposing))
+    order = measured_order(many, circuit, (), own_faithfulness(some, circuit))
+    assert sorted(map(str, order)) == sorted(map(str, circuit))
     foreseen = forecast(some, Loss.of(some, SETTINGS.mean), circuit, circuit)
     first = [circuit[i] for i in foreseen.together(len(circuit) // SEARCH.descent.ordered)]
     assert order[::-1][: len(first)] == first

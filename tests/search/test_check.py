@@ -1,5 +1,6 @@
 """Checks on prompts that a search does not use, and what it does with what they say."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from unweave.search.polish import polish
 from unweave.search.prompts import Checked, SearchPrompts
 from unweave.search.search import NoCheckpoint, Round, RoundsState, searches
 from unweave.search.settings import SEARCH
-from unweave.sites import parse
+from unweave.sites import Site, parse
 from unweave.testing.problem import tiny_problem
 
 TASK = "wired-suppression"
@@ -121,6 +122,22 @@ def test_a_circuit_that_other_prompts_find_wanting_is_polished_on(
     assert abs(1.3 - own[1]) < abs(1.3 - own[0]) - 0.1
     assert all(one.shift == pytest.approx(-0.3, abs=0.1) for one in aimed.rounds)
     assert len(told) <= times * len(aimed.rounds)
+
+
+def test_the_order_knows_what_the_last_check_said(
+    drawn: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+
+    def ordered(problem: Problem, circuit: Sequence[Site], rest: Sequence[Site], known: float):
+        seen.append(known)
+        return [*circuit, *rest]
+
+    monkeypatch.setattr("unweave.search.eliminate.measured_order", ordered)
+    found = searches["eliminate"].run(drawn, scores["eap"].run(drawn))
+    best = min(found.rounds, key=lambda one: one.loss)
+    assert best.shift != 0
+    assert seen == [pytest.approx(best.faithfulness + best.shift)]
 
 
 @pytest.mark.parametrize("near", [0.04, 0.06])

@@ -234,8 +234,8 @@ def _ranking(run: _Run, best: Round) -> list[str]:
     order += ranked_sites(run.prompts.problem, run.scores)
     rest = [node for node in dict.fromkeys(order) if str(node) not in own]
     if run.options["order"] == "measured":
-        circuit = tuple(map(parse, best.circuit))
-        return list(map(str, measured_order(run.prompts.problem, circuit, rest)))
+        circuit, known = tuple(map(parse, best.circuit)), best.faithfulness + best.shift
+        return list(map(str, measured_order(run.prompts.problem, circuit, rest, known)))
     return [*best.circuit, *map(str, rest)]
 
 

@@ -17,13 +17,24 @@ from unweave.sites import Site
 SETTINGS = SEARCH.descent
 
 
-def measured_order(problem: Problem, circuit: Sequence[Site], rest: Sequence[Site]) -> list[Site]:
-    """The nodes of a circuit, then the others; of both, the last one to leave first."""
+def measured_order(
+    problem: Problem, circuit: Sequence[Site], rest: Sequence[Site], known: float
+) -> list[Site]:
+    """The nodes of a circuit, then the others; of both, the last one to leave first.
+
+    Args:
+        known: The circuit's faithfulness on more prompts than order nodes. By how much it is larger
+            there is added to faithfulness: all of it at the circuit, none at the whole model or
+            without any node, which the scale takes for 1 and 0.
+    """
     problem = problem.select(slice(0, SETTINGS.proposing))
-    loss, left, gone = Loss.of(problem, SETTINGS.mean), [*circuit, *rest], list[Site]()
+    shift = known - float(problem.faithfulness([circuit])[0])
+    left, gone, size = [*circuit, *rest], list[Site](), len(circuit)
     with progress("Ordering the nodes", len(left)) as advance:
         while left:
-            some = _missed_least(problem, loss, left, left[len(circuit) :])
+            near = min(len(left) / size, size / len(left))
+            loss = Loss.of(problem, SETTINGS.mean, shift * near)
+            some = _missed_least(problem, loss, left, left[size:])
             gone += some
             left = [node for node in left if node not in set(some)]
             advance(len(some))
