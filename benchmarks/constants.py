@@ -69,14 +69,14 @@ STUDIES = {
     "eliminate": Study(
         "eap+eliminate",
         "node",
-        ("loss", "descent", "race"),
+        ("loss", "descent", "polish", "rounds", "race"),
         without=("edge_price",),
     ),
     "eliminate on edges": Study(
         "cdt",
         "edge",
         ("edges", "loss"),
-        ("descent.mean", "descent.proposing", "descent.checks"),
+        ("polish.mean", "descent.proposing", "rounds.checks"),
         ("pool", "price", "rounds", "order", "max_size"),
     ),
     "top": Study("eap", "node", more=("top.sizes", "loss.examples"), without=("tolerance",)),

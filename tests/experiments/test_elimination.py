@@ -105,7 +105,7 @@ def test_polish_ends_where_no_single_change_pays(
     start, left = tuple(order[:8]), order[8:]
     found = polish(many, Loss.of(many), start, left, price, len(many.nodes))
     assert value(many, found, price) <= value(many, start, price) + 1e-6
-    for node in {*found, *left[: SETTINGS.returning // 2]}:
+    for node in {*found, *left[: SEARCH.polish.returning // 2]}:
         changed = tuple(set(found) ^ {node})
         assert not changed or value(many, changed, price) >= value(many, found, price) - 1e-4, node
     assert len(polish(many, Loss.of(many), start, left, 0.0, len(start))) <= len(start)
@@ -124,7 +124,8 @@ def test_polish_puts_a_needed_node_in_the_place_of_an_idle_one(
     polished = polish(problem, Loss.of(problem), start, [needed], 0.0, len(start))
     assert needed in polished
     assert value(problem, polished, 0.0) < value(problem, start, 0.0) - 0.1
-    monkeypatch.setattr("unweave.search.polish.SETTINGS", replace(SETTINGS, tried=1))
+    alone = replace(SEARCH, descent=replace(SEARCH.descent, tried=1))
+    monkeypatch.setattr("unweave.search.polish.SEARCH", alone)
     assert needed not in polish(problem, Loss.of(problem), start, [needed], 0.0, len(start))
 
 
@@ -184,7 +185,7 @@ def test_the_order_is_a_way_down_from_the_whole_model(shift: float) -> None:
     counts for little there: 3 of its nodes are those of the circuit."""
     problem = tiny_problem("gpt2")
     circuit, rest = problem.nodes[:3], problem.nodes[3:]
-    loss = Loss.of(problem, SETTINGS.mean, shift * 3 / len(problem.nodes))
+    loss = Loss.of(problem, SEARCH.polish.mean, shift * 3 / len(problem.nodes))
     order = measured_order(problem, circuit, rest, own_faithfulness(problem, circuit) + shift)
     assert sorted(map(str, order[:3])) == sorted(map(str, circuit))
     assert sorted(map(str, order[3:])) == sorted(map(str, rest))
@@ -213,7 +214,7 @@ def test_nodes_of_a_circuit_stand_so_that_fewer_of_them_are_still_near(shift: fl
     assert sorted(map(str, order)) == sorted(map(str, circuit))
     for count in range(1, len(order)):
         there = order[: count + 1]
-        loss = Loss.of(problem, SETTINGS.mean, shift * len(there) / len(circuit))
+        loss = Loss.of(problem, SEARCH.polish.mean, shift * len(there) / len(circuit))
         smaller = [tuple(node for node in there if node != gone) for gone in there]
         losses = loss(problem.metric(smaller))
         assert float(losses[count]) == pytest.approx(float(losses.min()), abs=1e-9)
@@ -226,7 +227,7 @@ def test_many_nodes_of_a_circuit_leave_as_foreseen_before_the_last_few_are_run(
     some = many.select(slice(0, SETTINGS.proposing))
     order = measured_order(many, circuit, (), own_faithfulness(some, circuit))
     assert sorted(map(str, order)) == sorted(map(str, circuit))
-    foreseen = forecast(some, Loss.of(some, SETTINGS.mean), circuit, circuit)
+    foreseen = forecast(some, Loss.of(some, SEARCH.polish.mean), circuit, circuit)
     first = [circuit[i] for i in foreseen.together(len(circuit) // SEARCH.descent.ordered)]
     assert order[::-1][: len(first)] == first
 
@@ -252,7 +253,9 @@ def test_faithfulness_weighs_more_where_a_circuit_lacks_it(
     found, options = scores["eap"].run(problem), {"price": 0.9, "order": "left"}
     sizes = []
     for checks in (0, 3):
-        changed = replace(SETTINGS, mean=1.0, checks=checks)
+        lighter = replace(SEARCH, polish=replace(SEARCH.polish, mean=1.0))
+        monkeypatch.setattr("unweave.search.eliminate.SEARCH", lighter)
+        changed = replace(SEARCH.rounds, checks=checks)
         monkeypatch.setattr("unweave.search.eliminate.SETTINGS", changed)
         circuit = searches["eliminate"].run(problem, found, options).sites
         sizes.append(len(circuit))

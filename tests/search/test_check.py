@@ -115,7 +115,7 @@ def test_a_circuit_that_other_prompts_find_wanting_is_polished_on(
 
     plain = searches["eliminate"].run(drawn, found, {"order": "left"})
     monkeypatch.setattr(SearchPrompts, "check", wanting)
-    changed = replace(SEARCH.descent, checks=times)
+    changed = replace(SEARCH.rounds, checks=times)
     monkeypatch.setattr("unweave.search.eliminate.SETTINGS", changed)
     aimed = searches["eliminate"].run(drawn, found, {"order": "left"})
     own = [float(drawn.faithfulness([one.sites])[0]) for one in (plain, aimed)]
@@ -153,7 +153,7 @@ def test_a_check_holds_within_the_tolerance(
 
     monkeypatch.setattr(SearchPrompts, "check", check)
     searches["eliminate"].run(drawn, found, {"order": "left", "rounds": 1, "tolerance": 0.05})
-    assert len(told) == (1 if near < 0.05 else SEARCH.descent.checks)
+    assert len(told) == (1 if near < 0.05 else SEARCH.rounds.checks)
     # With the first that fails it takes as many prompts as it may.
     assert told[0] == 8
     assert all(prompts > 8 for prompts in told[1:])
@@ -162,7 +162,7 @@ def test_a_check_holds_within_the_tolerance(
 def test_nodes_that_joined_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that a polish brought in from further down the ranking."""
     problem = tiny_problem("gpt2")
-    changed = replace(SEARCH.descent, smallest_pool=2, begin=9.0)
+    changed = replace(SEARCH.rounds, smallest_pool=2, begin=9.0)
     monkeypatch.setattr("unweave.search.eliminate.SETTINGS", changed)
     options = {"pool": 0.01, "rounds": 20, "tolerance": 0.0, "order": "left"}
     monkeypatch.setattr("unweave.search.eliminate._finished", _seen_all)
@@ -199,7 +199,7 @@ def test_more_nodes_join_where_a_pool_is_far_from_the_model(
     options = {"pool": 0.2, "order": "left", "rounds": 1}
 
     def first(begin: float) -> Round:
-        changed = replace(SEARCH.descent, smallest_pool=2, begin=begin)
+        changed = replace(SEARCH.rounds, smallest_pool=2, begin=begin)
         monkeypatch.setattr("unweave.search.eliminate.SETTINGS", changed)
         return searches["eliminate"].run(problem, upside_down, options).rounds[0]
 

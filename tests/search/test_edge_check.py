@@ -59,7 +59,7 @@ def test_a_search_goes_on_with_what_its_check_said(
         return
     assert (state.phase, state.checks, state.shift, state.prompts) == ("exchange", 1, -0.2, 128)
     sign = 1 if float(problem.reference.scale) > 0 else -1
-    wanted = 2**doubled * SEARCH.descent.mean * (off.mean(1) - 0.2 * sign).abs()
+    wanted = 2**doubled * SEARCH.polish.mean * (off.mean(1) - 0.2 * sign).abs()
     assert_close(run.descent().loss(metric), wanted + SEARCH.loss.examples * off.abs().mean(1))
 
 

@@ -223,7 +223,7 @@ def test_the_search_costs_less_than_a_run_for_every_edge():
 def test_no_single_edge_of_the_circuit_is_without_its_price(searched):
     edges, _, nodes, found, _ = searched
     problem, price = edges.discovery, 0.001
-    loss = Loss.of(problem, SEARCH.descent.mean)
+    loss = Loss.of(problem, SEARCH.polish.mean)
     own = float(loss(problem.metric([found.circuit]))[0])
     without = loss(problem.flipped(found.circuit, found.circuit))
     assert (without > own + price).all()
@@ -325,7 +325,7 @@ class ToldEdges:
         return self.found[len(circuit)]
 
     def until_done(self):
-        for _ in range(SEARCH.descent.checks):
+        for _ in range(SEARCH.rounds.checks):
             edge_eliminate._check(self.run, self.joined)
             assert self.state.phase == "exchange"
         edge_eliminate._check(self.run, self.joined)

@@ -54,7 +54,7 @@ class _Run:
     def descent(self) -> EdgeDescent:
         price = self.options["edge_price"]
         state = self.state
-        loss = Loss.of(self.problem, SEARCH.descent.mean * 2**state.doubled, state.shift)
+        loss = Loss.of(self.problem, SEARCH.polish.mean * 2**state.doubled, state.shift)
         return EdgeDescent(self.problem, loss, price, self.state, self.save)
 
 
@@ -119,7 +119,7 @@ def _check(run: _Run, joined: Sequence[str]) -> None:
     off = abs(1 - found.value)
     if off <= tolerance:
         return state.begin("done")
-    if state.checks == SEARCH.descent.checks:
+    if state.checks == SEARCH.rounds.checks:
         state.circuit = _faithful(run, joined)
         return state.begin("done")
     wider = run.prompts.wider(state.prompts, found.half, precision)

@@ -20,7 +20,7 @@ from unweave.circuits import Scores
 from unweave.options import Option, Options
 from unweave.progress import progress
 from unweave.scores.problem import Problem
-from unweave.search.descent import SETTINGS, Descent
+from unweave.search.descent import Descent
 from unweave.search.edge_eliminate import find_edges
 from unweave.search.loss import Loss
 from unweave.search.order import measured_order
@@ -42,7 +42,10 @@ from unweave.search.search import (
     read_state,
     searches,
 )
+from unweave.search.settings import SEARCH
 from unweave.sites import Site, parse
+
+SETTINGS = SEARCH.rounds
 
 
 @dataclass(eq=False)
@@ -198,7 +201,7 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
             state.checks, state.doubled = state.checks + 1, state.doubled + missed
             prompts = run.prompts.wider(state.prompts, found.half, options["precision"])
         problem = run.prompts.on(prompts)
-        loss = Loss.of(problem, SETTINGS.mean * 2**state.doubled, state.shift)
+        loss = Loss.of(problem, SEARCH.polish.mean * 2**state.doubled, state.shift)
         kept = polish(problem, loss, _circuit(state), order, options["price"], limit)
         state.prompts, state.circuit = prompts, list(map(str, kept))
         run.save()

@@ -33,7 +33,7 @@ def measured_order(
     with progress("Ordering the nodes", len(left)) as advance:
         while left:
             near = min(len(left) / size, size / len(left))
-            loss = Loss.of(problem, SETTINGS.mean, shift * near)
+            loss = Loss.of(problem, SEARCH.polish.mean, shift * near)
             some = _missed_least(problem, loss, left, left[size:])
             gone += some
             left = [node for node in left if node not in set(some)]

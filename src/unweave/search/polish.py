@@ -9,11 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from unweave.scores.problem import Problem
-from unweave.search.descent import SETTINGS, forecast, measured_changes
+from unweave.search.descent import forecast, measured_changes
 from unweave.search.loss import Loss
 from unweave.search.race import Heats, race
 from unweave.search.settings import SEARCH
 from unweave.sites import Site
+
+SETTINGS = SEARCH.polish
 
 
 def polish(
@@ -42,7 +44,7 @@ def polish(
     while True:
         tried = [*now.circuit, *others]
         growth = torch.tensor([-1] * len(now.circuit) + [1] * len(others))
-        heats = race(problem, now.circuit, tried, loss, -price * growth, SETTINGS.tried)
+        heats = race(problem, now.circuit, tried, loss, -price * growth, SEARCH.descent.tried)
         changed = _changed(problem, loss, now, tried, growth, price, limit, heats)
         if changed is None:
             missed = dict(zip(tried, heats.values, strict=True))
@@ -73,7 +75,7 @@ def _changed(
     heats: Heats,
 ) -> _Present | None:
     """The circuit after the best set of changes that pays; None where none does."""
-    best = [i for i in heats.order if heats.whole(i) is not None][: SETTINGS.tried]
+    best = [i for i in heats.order if heats.whole(i) is not None][: SEARCH.descent.tried]
     alone = heats.metric[best]
     measured = measured_changes(loss, now.metric[0], alone)
     grown = growth[best].to(alone.device)
@@ -109,7 +111,7 @@ def _candidates(
     own = set(circuit)
     outside = [node for node in problem.nodes if node not in own]
     # Every proposal is tried on all prompts: some are enough to make it.
-    some = slice(0, SETTINGS.proposing)
+    some = slice(0, SEARCH.descent.proposing)
     foreseen = forecast(problem.select(some), loss.select(some), circuit, outside)
     order = foreseen.losses().argsort(stable=True).tolist()
     likely = [node for node in left if node not in own]
