@@ -71,7 +71,8 @@ def ours(
     def kept(level: str) -> Kept:
         return Kept(states and states / f"{how.task}-{how.seed}-{level}.json")
 
-    nodes = search.run(problem, rated, {**options, **search.before_edges}, kept("nodes"))
+    before = search.nodes_before_edges(method.search_options)
+    nodes = search.run(problem, rated, before, kept("nodes"))
     rated = scores[method.score].run_edges(edges.scored, method.filled_score())
     among = edges.joined(nodes.circuit)
     found = search.run_edges(edges.discovery, rated, among, options, kept("edges"))

@@ -124,7 +124,8 @@ def _found(edges: EdgeExperiment, method: Method, rated: EdgeScores) -> Finding:
     if search.nodes_first:
         problem = edges.experiment.discovery
         scores = registered_scores[method.score].run(problem, method.filled_score())
-        found = search.run(problem, scores, {**options, **search.before_edges})
+        before = search.nodes_before_edges(method.search_options)
+        found = search.run(problem, scores, before)
         nodes = edges.joined(found.circuit)
     return search.run_edges(edges.discovery, rated, nodes, options)
 

@@ -38,7 +38,7 @@ def find_circuit(
     with ledger.phase("search"):
         search, options = searches[method.search], method.filled_search()
         if experiment.specification.level == "edge":
-            options = {**options, **search.before_edges}
+            options = search.nodes_before_edges(method.search_options)
         finding = search.run(problem, scores, options, folder or NOWHERE)
     return scores, finding
 

@@ -4,11 +4,11 @@
 Blocks of them leave, as long as they cost no more than their price. 3. Then one or two nodes leave
 at a time, always what is missed least; every circuit on the way is kept, so that sizes can be
 weighed against losses. 4. The circuit with the smallest `loss + price·size` is polished: single
-nodes leave or join, or take another's place. 5. It is checked on prompts that the search does not
-use: if it is not faithful there, the search takes more prompts, and polishes on with what they say
-about its own. 6. If it is not faithful where it was found
-either, the next best nodes join and it goes on. 7. All nodes are ordered by a way down from the
-whole model through the circuit, so that faithfulness stays near 1 at every size (`order=measured`).
+nodes leave or join, or take another's place, with what prompts that the search does not use say
+about its own. 5. It is checked on these: if it is not faithful there, the search takes more
+prompts, and polishes on. 6. If it is not faithful where it was found either, the next best nodes
+join and it goes on. 7. All nodes are ordered by a way down from the whole model through the
+circuit, so that faithfulness stays near 1 at every size (`order=measured`).
 
 Building a circuit *up* node by node fails where nodes work only together; taking it down does not.
 """
@@ -182,13 +182,16 @@ def _widened(run: _Run, joined: Sequence[Site], limit: int) -> tuple[Site, ...]:
     """Polishes the circuit until it is faithful on prompts that the search does not use.
 
     On the way down single examples tell circuits apart; what is left is to be right on average, so
-    faithfulness has more weight. Where the circuit is not faithful on other prompts, the next
-    polish takes more prompts if there are more, and into account how much further above the model,
-    or below, the circuit is on the others. Where a polish missed what it aimed at on its own
-    prompts, faithfulness has twice the weight in the next.
+    faithfulness has more weight. Every polish takes into account how much further above the model,
+    or below, the circuit is on other prompts. Where the polished circuit is not faithful there, the
+    next polish takes more prompts, if there are more; where a polish missed what it aimed at on its
+    own prompts, faithfulness has twice the weight in the next.
     """
     state, options = run.state, run.options
     order, prompts = nested(joined, state.steps), state.prompts or _first(run)
+    if not state.prompts:
+        # What others say of the circuit is nearly what they will say of the polished one.
+        state.shift = run.prompts.check(prompts, _circuit(state), options["precision"]).shift
     while True:
         if state.prompts:
             if state.checks == SETTINGS.checks:
@@ -274,8 +277,8 @@ searches.register("eliminate")(
             ),
         },
         edges=find_edges,
-        # The edges are checked, on as many prompts as that takes, and in what order other edges
-        # come back they say themselves: both would be done twice.
-        before_edges={"most_prompts": 1, "checked": 0, "order": "left"},
+        # Edges are as faithful as the nodes that they lead between, at best: these cost half, and
+        # unneeded ones leave with their edges. Other edges come back in an order of their own.
+        before_edges={"price": PRICE.default / 2, "order": "left"},
     )
 )

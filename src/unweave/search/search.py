@@ -179,7 +179,7 @@ class Search:
         pairs: Whether it uses the relevance of nodes to one another, where the score gives it.
         edges: Finds a circuit of edges, where it can.
         nodes_first: Whether edges are searched among the nodes that it found before.
-        before_edges: Options of that search of nodes, in place of what was asked for.
+        before_edges: Options of that search of nodes, in place of their defaults.
     """
 
     name: str
@@ -221,6 +221,14 @@ class Search:
             able = ", ".join(name for name in searches if searches[name].edges is not None)
             raise UnweaveError(f"search {self.name} finds nodes, not edges: {able} can")
         return self.edges(problem, scores, nodes, self.filled(options), kept)
+
+    def nodes_before_edges(self, options: Options) -> Options:
+        """All options of the search of nodes that comes before that of edges.
+
+        Args:
+            options: What was asked for.
+        """
+        return self.filled({**self.before_edges, **options})
 
     def filled(self, options: Options) -> Options:
         """All options, the given ones in place of their defaults, each checked."""
