@@ -90,7 +90,7 @@ class EdgeDescent:
         while left := [edge for edge in state.circuit if edge not in inside]:
             count = -(-len(left) // 2)
             few = len(left) <= SETTINGS.tried
-            gone = left if few else [left[i] for i in _together(self._forecasts(left)[0], count)]
+            gone = left if few else [left[i] for i in _together(self._forecast(left), count)]
             state.left += gone
             state.circuit, state.metric = _without(state.circuit, gone), None
             self.save()
@@ -103,10 +103,9 @@ class EdgeDescent:
         """
         state, least = self.state, SETTINGS.smallest_block
         while state.share <= least and len(state.circuit) >= state.share:
-            forecasts = self._forecasts(state.circuit)
+            forecast = self._forecast(state.circuit)
             while state.share <= least and len(state.circuit) >= state.share:
-                count = len(state.circuit) // state.share
-                if any(self._block(forecast, count) for forecast in forecasts):
+                if self._block(forecast, len(state.circuit) // state.share):
                     break
                 state.share *= 2
                 self.save()
@@ -144,7 +143,7 @@ class EdgeDescent:
                 finished = state.passes > 0 and not state.changed
                 if finished or state.passes >= SETTINGS.passes:
                     return
-                order = self._forecasts(state.circuit)[1].losses().argsort(stable=True)
+                order = self._forecast(state.circuit, together=False).losses().argsort(stable=True)
                 state.untried = [state.circuit[int(i)] for i in order]
                 state.changed, state.passes = False, state.passes + 1
             self._batch_of_singles()
@@ -153,12 +152,12 @@ class EdgeDescent:
         state, few = self.state, slice(0, SETTINGS.estimated)
         tried, circuit = state.untried[: SETTINGS.tried], state.circuit
         state.untried = state.untried[SETTINGS.tried :]
-        part = self.problem.select(few)
-        found = part.metric([_without(circuit, [one]) for one in tried])
-        moves = (found - self._metric()[few]).T / self.loss.scale
-        measured = self._forecast(moves, torch.zeros_like(moves[0]))
-        cheap = measured.paying(torch.full_like(moves[0], -self.price), len(circuit) - 1)
-        gone, metric = self._largest([tried[i] for i in cheap])
+        part, loss = self.problem.select(few), self.loss.select(few)
+        found = loss(part.metric([_without(circuit, [one]) for one in tried])).tolist()
+        mark = float(loss(self._metric()[None, few])[0]) + self.price + SEARCH.loss.rounding
+        order = sorted(range(len(tried)), key=lambda i: found[i])
+        cheap = [tried[i] for i in order if found[i] <= mark][: len(circuit) - 1]
+        gone, metric = self._largest(cheap)
         if len(gone) < SETTINGS.worthwhile and len(circuit) > SETTINGS.tried:
             state.untried, state.passes = [], SETTINGS.passes
         if metric is not None:
@@ -190,7 +189,7 @@ class EdgeDescent:
             last = (edge for edge in reversed(state.gone) if edge in inside)
             others = list(islice(last, SETTINGS.returning))
             own, edges = set(state.circuit), [*state.circuit, *others]
-            forecast = self._forecasts(edges)[1]
+            forecast = self._forecast(edges, together=False)
             prices = torch.tensor([-self.price] * len(own) + [self.price] * len(others))
             paying = forecast.paying(prices.to(forecast.size), SETTINGS.tried)
             if not any(self._exchanged([edges[i] for i in paying[:n]]) for n in _halves(paying)):
@@ -225,13 +224,13 @@ class EdgeDescent:
     def _present(self) -> float:
         return float(self.loss(self._metric()[None])[0])
 
-    def _forecasts(self, edges: Sequence[str]) -> tuple[Forecast, Forecast]:
+    def _forecast(self, edges: Sequence[str], together: bool = True) -> Forecast:
         """What leaving, or coming back, of some edges does to the circuit to first order.
 
-        Returns:
-            What each does on average half on the way to a circuit without edges too, since the last
-            ones of many to leave leave another circuit than the first; and what it does at the
-            circuit itself, which half on the way may hide.
+        Args:
+            together: Whether many will leave together: then what each does is taken half on the
+                way to a circuit without edges too, since the last ones to leave leave another
+                circuit than the first.
         """
         circuit, scale = self.state.circuit, self.loss.scale
         own, large = set(circuit), max(len(circuit), len(edges)) > SETTINGS.many
@@ -242,20 +241,12 @@ class EdgeDescent:
         # with edges partly removed too.
         shares = (0.0, SETTINGS.removed)
         found = torch.stack([part.effects(circuit, edges, share) / scale for share in shares])
-        size, signs = found.abs().mean((0, 1)), signs.to(found)
-        halfway, here = (
-            self._forecast(effects * signs, size) for effects in (found.mean(0), found[0])
-        )
-        return halfway, here
-
-    def _forecast(
-        self, moves: Float[Tensor, "batch change"], size: Float[Tensor, " change"]
-    ) -> Forecast:
-        """Of changes of which it is known what each does to the first prompts."""
-        some = slice(0, len(moves))
-        off = (self._metric() - self.loss.reference.full) / self.loss.scale
+        effects = found.mean(0) if together else found[0]
+        off = (self._metric() - self.loss.reference.full) / scale
         # What these prompts say of single examples; how far off the mean is, all prompts say.
         off = off[some] + (off.mean() - off[some].mean())
+        size = found.abs().mean((0, 1))
+        moves = effects * signs.to(effects)
         return Forecast(off, moves, size, self.loss.mean, self.loss.shift)
 
     def _leave(self, gone: Sequence[str], metric: Float[Tensor, " batch"]) -> None:
