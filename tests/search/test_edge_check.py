@@ -8,6 +8,10 @@ import torch
 from oracles.closeness import assert_close
 
 from unweave.estimates import Estimate
+from unweave.experiments.phases import Ledger, find_circuit
+from unweave.experiments.specification import Experiment, Specification
+from unweave.model.loading import load
+from unweave.options import Options
 from unweave.scores.edge_problem import EdgeProblem
 from unweave.scores.score import scores
 from unweave.search import edge_descent, edge_eliminate
@@ -15,7 +19,7 @@ from unweave.search.edge_descent import EdgeDescent, EdgeState
 from unweave.search.forecast import Forecast
 from unweave.search.loss import Loss
 from unweave.search.prompts import Checked, SearchPrompts
-from unweave.search.search import NoCheckpoint, searches
+from unweave.search.search import PRICE, NoCheckpoint, Search, searches
 from unweave.search.settings import SEARCH
 from unweave.testing.problem import tiny_problem
 from unweave.testing.search import Recorder
@@ -107,3 +111,23 @@ def test_edges_of_a_circuit_that_does_not_reach_the_metric_do_nothing(
     rated = scores["eap"].run_edges(tiny_problem("llama"))
     found = searches["eliminate"].run_edges(problem, rated, (), {"edge_price": 0.3})
     assert sorted(found.ranking) == sorted(problem.nodes)
+
+
+@pytest.mark.parametrize(("given", "price"), [({}, PRICE.default / 2), ({"price": 0.3}, 0.3)])
+def test_nodes_that_edges_lead_between_cost_half_and_are_checked(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, float], price: float
+) -> None:
+    """Unless the user says what a node costs."""
+
+    class Asked(Exception):
+        pass
+
+    def run(self: Search, problem: object, scores: object, options: Options, kept: object) -> None:
+        assert self.filled(options)["price"] == price
+        assert self.filled(options)["checked"] == searches["eliminate"].options["checked"].default
+        raise Asked
+
+    monkeypatch.setattr(Search, "run", run)
+    how = Specification("wired-relay", "wired-relay", level="edge", options=given)
+    with pytest.raises(Asked):
+        find_circuit(Experiment.set_up(how, load("wired-relay")), None, Ledger(), lambda _: None)
