@@ -58,6 +58,8 @@ SMALL_OPTIONS = {
     "--held-out 8 --seeds 0",
     "benchmarks/rules.py": "--model wired-inhibition --tasks wired-inhibition --prompts 8 "
     "--held-out 8 --seeds 0",
+    "benchmarks/seeds.py": "--model wired-inhibition --tasks wired-inhibition --seeds 0 1 "
+    "--common 16 --workers 1",
 }
 LANGUAGES = ("python", "sh", "json", "toml", "text", "bibtex")
 

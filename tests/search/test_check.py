@@ -128,16 +128,21 @@ def test_a_circuit_that_other_prompts_find_wanting_is_polished_on(
 def test_the_order_knows_what_the_last_check_said(
     drawn: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[float] = []
+    usual, seen = SearchPrompts.check, list[float]()
+
+    def lower(self: SearchPrompts, prompts: int, circuit: tuple, precision: float) -> Checked:
+        found = usual(self, prompts, circuit, precision)
+        return found._replace(shift=found.shift - 0.3)
 
     def ordered(problem: Problem, circuit: Sequence[Site], rest: Sequence[Site], known: float):
         seen.append(known)
         return [*circuit, *rest]
 
+    monkeypatch.setattr(SearchPrompts, "check", lower)
     monkeypatch.setattr("unweave.search.eliminate.measured_order", ordered)
     found = searches["eliminate"].run(drawn, scores["eap"].run(drawn))
     best = min(found.rounds, key=lambda one: one.loss)
-    assert best.shift != 0
+    assert best.shift == pytest.approx(-0.3, abs=0.1)
     assert seen == [pytest.approx(best.faithfulness + best.shift)]
 
 
