@@ -183,6 +183,23 @@ def test_a_run_goes_on_after_a_process_was_killed(tmp_path: Path) -> None:
     assert names[0] == names[1]
 
 
+def test_torchrun_does_not_end_a_process_before_it_has_said_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("launched", True), ("_connect", None)):
+        monkeypatch.setattr(distributed, name, lambda value=value: value)
+    monkeypatch.setattr(distributed, "_already_warned", lambda text: False)
+    monkeypatch.setattr(distributed.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(distributed.dist, "get_world_size", lambda: 2)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(UnweaveError, match="another process"), distributed.joined():
+            raise UnweaveError("another process ended")
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _of_rank_1(parent: int) -> int:
     """The process that torchrun gave the rank 1."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()

@@ -108,16 +108,19 @@ def joined() -> Iterator[Ranks]:
     _connect()
     signal.signal(signal.SIGTERM, _ended)
     held: deque[Tensor] = deque(maxlen=_HELD)  # until the processes have left each other
-    own = Ranks(dist.get_rank(), dist.get_world_size())
+    own, afterwards = Ranks(dist.get_rank(), dist.get_world_size()), signal.SIG_DFL
     with scoped(_ranks, own), scoped(_shared, held):
         try:
             yield own
         except UnweaveError as error:
+            # torchrun ends the others once one has died: not before this one has said why.
+            afterwards = signal.SIG_IGN
+            signal.signal(signal.SIGTERM, afterwards)
             if _already_warned(str(error)):
                 raise SystemExit(2) from error
             raise
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, afterwards)
     dist.destroy_process_group()
 
 
